@@ -107,8 +107,8 @@ impl Stream {
         self.0.set_linger(linger)
     }
 
-    /// Sets how long sent bytes may stay unacknowledged before the system gives the connection up (`TCP_USER_TIMEOUT`). The limit also
-    /// applies after a close. Has no effect on systems without such an option.
+    /// Sets how long sent bytes may stay unacknowledged before the system gives the connection up (`TCP_USER_TIMEOUT`), rounded up to
+    /// milliseconds, at most 24 days. The limit also applies after a close. Has no effect on systems without such an option.
     ///
     /// # Errors
     ///
@@ -117,8 +117,10 @@ impl Stream {
         match self.0.watched.fd() {
             #[cfg(any(target_os = "linux", target_os = "android"))]
             Fd::System(fd) => {
-                let millis = limit.map_or(0, |limit| u32::try_from(limit.as_millis()).unwrap_or(u32::MAX));
-                Ok(rustix::net::sockopt::set_tcp_user_timeout(fd, millis)?)
+                let millis = limit.unwrap_or_default().as_nanos().div_ceil(1_000_000);
+                // The system takes an `int`.
+                let millis = i32::try_from(millis).unwrap_or(i32::MAX);
+                Ok(rustix::net::sockopt::set_tcp_user_timeout(fd, millis.unsigned_abs())?)
             }
             _ => {
                 let _ = limit;

@@ -884,3 +884,16 @@ fn a_close_that_lingers_for_less_than_a_second_resets_nothing() {
     }
     client.set_linger(None).unwrap();
 }
+
+#[test]
+fn a_limit_for_acknowledgements_that_the_system_cannot_count_is_the_nearest_that_it_can() {
+    let (client, _server) = pair();
+    let client = Stream::from(client);
+    let set = |limit| {
+        client.set_user_timeout(Some(limit)).unwrap();
+        rustix::net::sockopt::tcp_user_timeout(&client).unwrap()
+    };
+    assert_eq!(set(Duration::MAX), i32::MAX as u32);
+    assert_eq!(set(Duration::from_micros(1)), 1, "zero would be none");
+    assert_eq!(set(Duration::from_millis(1500)), 1500);
+}
