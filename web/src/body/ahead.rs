@@ -33,6 +33,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use osier::fiber::{Activity, waits_for};
 use osier::memory::Account;
 use osier::sync::Event;
 use osier_http::is_field;
@@ -545,10 +546,13 @@ impl Queue<'_> {
                         None => {
                             state.starving = true;
                             drop(state);
-                            if !self.filled.wait_timeout(SLOW_AFTER) {
-                                out.shrink();
-                                self.filled.wait();
-                            }
+                            // The client has all that has come from the backend.
+                            waits_for(Activity::Network, || {
+                                if !self.filled.wait_timeout(SLOW_AFTER) {
+                                    out.shrink();
+                                    self.filled.wait();
+                                }
+                            });
                             continue;
                         }
                     },

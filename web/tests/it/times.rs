@@ -325,6 +325,43 @@ fn a_gateway_waits_for_its_backend() {
     assert_eq!(said.served, [("/proxied".to_owned(), vec![(Phase::Upstream, 3)], 3)]);
 }
 
+/// A backend that pauses for three seconds inside the body of its response.
+fn streaming_backend() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    drop(osier::spawn_local(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let _ = stream.read(&mut [0; 4096]).unwrap();
+        let head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n";
+        stream.write_all(head).unwrap();
+        stream.write_all(b"data: 1\n\n").unwrap();
+        osier::sleep(3 * SECOND);
+        stream.write_all(b"data: 2\n\n").unwrap();
+    }));
+    address
+}
+
+#[test]
+fn a_stream_waits_for_its_backend() {
+    fn router(_: &VirtualClock) -> Router {
+        Router::new().get("/stream", |request: &mut Request<'_>| -> Response {
+            let address = streaming_backend().to_string().parse().unwrap();
+            let upstream = Upstream::builder("app").backend(address).build().unwrap();
+            Proxy::new(upstream).answer(request)
+        })
+    }
+    let said = with_server(router, false, |address| {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream
+            .write_all(b"GET /stream HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+            .unwrap();
+        let mut response = String::new();
+        stream.read_to_string(&mut response).unwrap();
+        assert!(response.contains("data: 2"), "{response}");
+    });
+    assert_eq!(said.served, [("/stream".to_owned(), vec![(Phase::Upstream, 3)], 3)]);
+}
+
 /// A router whose requests are slow after two seconds.
 fn slow(clock: &VirtualClock) -> Router {
     let clock = clock.clone();
