@@ -364,6 +364,13 @@ impl Response {
         self.fields.first(name)
     }
 
+    /// Whether it is a stream of server-sent events.
+    pub(crate) fn is_event_stream(&self) -> bool {
+        let name = b"text/event-stream";
+        let value = self.lookup("content-type").and_then(|value| value.get(..name.len()));
+        value.is_some_and(|value| value.eq_ignore_ascii_case(name))
+    }
+
     /// Removes every field called `name`. Case does not matter. Without a `date` of its own, the
     /// response gets the server's.
     pub fn remove(mut self, name: impl AsRef<str>) -> Self {

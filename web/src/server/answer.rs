@@ -123,7 +123,7 @@ impl Burst<'_> {
         exchange: Exchange,
         mut from: Option<&mut RequestBody<'_>>,
     ) -> Result<bool, After> {
-        if self.marks.slow.due().is_some() && is_event_stream(response) {
+        if self.marks.slow.due().is_some() && response.is_event_stream() {
             self.marks.slow.end(); // it lasts as long as its client stays
         }
         let mark = self.output.mark();
@@ -436,12 +436,4 @@ fn asks_for_upgrade(head: &Head<'_>) -> bool {
         .headers()
         .filter(|(name, _)| name.eq_ignore_ascii_case("connection"));
     head.header("upgrade").is_some() && connection.any(|(_, value)| value.split(|&byte| byte == b',').any(is_upgrade))
-}
-
-fn is_event_stream(response: &Response) -> bool {
-    let name = b"text/event-stream";
-    let value = response
-        .lookup("content-type")
-        .and_then(|value| value.get(..name.len()));
-    value.is_some_and(|value| value.eq_ignore_ascii_case(name))
 }

@@ -360,15 +360,18 @@ impl Job {
         if self.cache.options.backend_only && !response.of_backend {
             return Err(Refusal::NoStore);
         }
-        self.judge_fields(response.status, &response.fields, delay)
+        let facts = Facts {
+            is_event_stream: response.is_event_stream(),
+            ..Facts::of(&response.fields)
+        };
+        self.judge_facts(response.status, &facts, delay)
     }
 
-    fn judge_fields(&self, status: StatusCode, fields: &FieldLines, delay: Duration) -> Result<Freshness, Refusal> {
-        let facts = Facts::of(fields);
+    fn judge_facts(&self, status: StatusCode, facts: &Facts<'_>, delay: Duration) -> Result<Freshness, Refusal> {
         let rules = &self.cache.options.rules;
         judge(
             status,
-            &facts,
+            facts,
             self.has_credentials,
             (delay, osier::time::system_now()),
             rules,
@@ -486,7 +489,7 @@ impl Job {
             fields.remove("date");
             push_date(&mut fields);
         }
-        let judged = self.judge_fields(meta.status, &fields, delay);
+        let judged = self.judge_facts(meta.status, &Facts::of(&fields), delay);
         fields.remove("age");
         fields.remove("set-cookie");
         let Ok(freshness) = judged else {

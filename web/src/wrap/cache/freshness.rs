@@ -34,6 +34,8 @@ pub struct Facts<'a> {
     pub varies_by_all: bool,
     /// There is an `ETag` or a `Last-Modified`.
     pub has_validator: bool,
+    /// It is a stream of server-sent events: the next client must not get them again. [`Facts::of`] does not look for that.
+    pub is_event_stream: bool,
 }
 
 impl<'a> Facts<'a> {
@@ -76,7 +78,7 @@ impl<'a> Facts<'a> {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rules {
     /// How long responses without a lifetime are fresh, by status. A status that is missing here has
-    /// no lifetime: nothing is guessed from `Last-Modified`.
+    /// no lifetime: nothing is guessed from `Last-Modified`. Neither has a stream of server-sent events.
     pub default_ttl: Vec<(u16, Duration)>,
     /// `stale-while-revalidate` of responses that have none.
     pub stale_while_revalidate: Option<Duration>,
@@ -195,6 +197,9 @@ fn lifetime(status: StatusCode, facts: &Facts<'_>, now: SystemTime, rules: &Rule
     }
     if directives.no_cache {
         return facts.has_validator.then_some(Duration::ZERO);
+    }
+    if facts.is_event_stream {
+        return None;
     }
     let known = rules.default_ttl.iter().find(|(known, _)| *known == status.as_u16());
     known.map(|(_, time)| *time)

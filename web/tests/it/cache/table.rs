@@ -509,6 +509,24 @@ fn what_an_operator_may_set() {
             ],
         ),
         (
+            "events are for the client that listens",
+            &[
+                (200, "content-type: text/event-stream", "data: 1"),
+                (200, "content-type: text/event-stream", "data: 2"),
+                (
+                    200,
+                    "content-type: text/event-stream\ncache-control: max-age=9",
+                    "data: 3",
+                ),
+            ],
+            &[
+                (0, "", 200, "miss", "data: 1"),
+                (0, "", 200, "miss", "data: 2"),
+                (6, "", 200, "miss; stored", "data: 3"),
+                (0, "", 200, "hit", "data: 3"),
+            ],
+        ),
+        (
             "clients cannot make the backend work",
             &[(200, "", "a")],
             &[
