@@ -16,7 +16,7 @@
 //!     span.in_scope(|| tracing::info!("shipped"));
 //! });
 //! provider.shutdown()?; // sends the last spans
-//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
 //! ```
 //!
 //! In osier-web, behind `wrap::trace()`, `request.trace()` displays as such a `traceparent`.
