@@ -384,7 +384,7 @@ fn keep_up(source: &mut impl Source, can_splice: bool, out: &mut dyn Outlet) -> 
             if can_splice && source.is_worth_splicing() {
                 return Ok(Some(Stopped::KeepsUp));
             }
-            source.wait(&mut || out.shrink())?;
+            waits_for(Activity::Network, || source.wait(&mut || out.shrink()))?;
         }
         let (count, has_ended) = source.pass_on(out)?;
         passed += count;
