@@ -404,6 +404,27 @@ fn within<T>(limit: Duration, call: impl FnOnce() -> io::Result<T>) -> io::Resul
 mod tests {
     use super::*;
 
+    #[cfg(all(feature = "proxy", feature = "upgrade"))]
+    #[test]
+    fn a_socket_leads_to_the_backend_that_has_its_address_its_name_or_its_path() {
+        let is_at = |address: &str, peer: &SocketAddrAny| {
+            let backend = Backend::new(address.parse().unwrap(), BackendOptions::default(), Duration::ZERO);
+            backend.is_at(peer, Duration::from_secs(20))
+        };
+        let tcp = SocketAddr::from(([127, 0, 0, 1], 3000)).into();
+        let unix = SocketAddrUnix::new("/run/app.sock").unwrap().into();
+        for (address, leads) in [
+            ("127.0.0.1:3000", [true, false]),
+            ("localhost:3000", [true, false]),
+            ("127.0.0.1:3001", [false; 2]),
+            ("127.0.0.2:3000", [false; 2]),
+            ("unix:/run/app.sock", [false, true]),
+            ("unix:/run/app", [false; 2]),
+        ] {
+            assert_eq!([is_at(address, &tcp), is_at(address, &unix)], leads, "{address}");
+        }
+    }
+
     /// Pins two bounds: a backend that is down does not cause a lookup per request, and addresses
     /// that nobody answers at are not used for long.
     #[test]

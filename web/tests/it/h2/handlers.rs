@@ -329,7 +329,7 @@ fn a_message_in_a_stream_starts_no_fiber_on_its_way_to_the_handler() {
     let mut client = Client::connect(site.addr);
     let started = |client: &mut Client| client.get("/started").text().parse::<usize>().unwrap();
     let stream = open_websocket(&mut client, "/dormant");
-    let mut exchange = |client: &mut Client, count: usize| {
+    let exchange = |client: &mut Client, count: usize| {
         client.body(stream, &masked(0x81, b"hello"), false);
         client.until("an echo", |client| client.replies[&stream].body.len() == count * 7);
     };
