@@ -65,7 +65,8 @@ impl Access {
         if self.allows(client) {
             return Ok(());
         }
-        Err(Response::new(StatusCode::FORBIDDEN).body("403: your address is not allowed\n"))
+        let refused = Response::new(StatusCode::FORBIDDEN).body("403: your address is not allowed\n");
+        Err(refused.because("the address of the client is not allowed ('allow', 'deny')"))
     }
 }
 

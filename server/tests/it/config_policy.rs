@@ -177,6 +177,8 @@ fn what_is_still_being_sent_counts_as_at_the_same_time() {
     send(&mut slow, "GET", "x", "/large.bin", &[]);
     assert_eq!(slow.receive_head().status, 200);
     assert_eq!(sites.get("x", "/a.txt").status, 429);
+    let why = "GET /a.txt was refused with 429: the client has as many in-flight requests as 'rate.concurrent' allows";
+    sites.wait_until_said(why);
     drop(slow);
     crate::support::sites::wait_for("the end of the first", || sites.get("x", "/a.txt").status == 200);
     assert_eq!(sites.get("x", "/a.txt").status, 200);
@@ -255,6 +257,12 @@ fn addresses_rates_passwords_and_origins() {
     let reply = sites.get("x", "/slow");
     assert_eq!(reply.status, 429);
     assert!(reply.field("retry-after").is_some(), "{reply:?}");
+    for why in [
+        "GET /inherited was refused with 403: the address of the client is not allowed ('allow', 'deny')",
+        "GET /slow was refused with 429: the client sends more requests than 'rate.requests' allows",
+    ] {
+        sites.wait_until_said(why);
+    }
     let fields = ["Origin: https://a.example", "Access-Control-Request-Method: PUT"];
     let reply = sites.ask("OPTIONS", "x", "/cors", &fields);
     assert_eq!(

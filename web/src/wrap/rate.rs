@@ -147,8 +147,8 @@ impl Rate {
         self.check_at(client, osier::time::now()).map_err(too_many)
     }
 
-    /// Admits a request at `now`. The error says how long to wait.
-    fn check_at(self: &Arc<Self>, client: IpAddr, now: Instant) -> Result<Permit, Duration> {
+    /// Admits a request at `now`. The error says how long to wait, and why.
+    fn check_at(self: &Arc<Self>, client: IpAddr, now: Instant) -> Result<Permit, (Duration, &'static str)> {
         let client = ClientNetwork::from(client);
         let mut shard = self.shard(client);
         if shard.len() >= SHARD_MAX && !shard.contains_key(&client) {
@@ -165,10 +165,10 @@ impl Rate {
         let full = entry.full.max(now);
         let ahead = full - now;
         if ahead > self.tolerance {
-            return Err(ahead - self.tolerance);
+            return Err((ahead - self.tolerance, TOO_FAST));
         }
         if self.concurrent.is_some_and(|most| entry.running >= most) {
-            return Err(Duration::from_secs(1));
+            return Err((Duration::from_secs(1), TOO_MANY));
         }
         // Far in the future the clock has no instants: the bucket then stays as it is.
         entry.full = full.checked_add(self.interval).unwrap_or(full);
@@ -186,6 +186,10 @@ impl Rate {
         lock(&self.shards[index])
     }
 }
+
+/// The reasons of a refusal. They are the same for all clients, so a flood of refusals is a line a second.
+const TOO_FAST: &str = "the client sends more requests than 'rate.requests' allows";
+const TOO_MANY: &str = "the client has as many in-flight requests as 'rate.concurrent' allows";
 
 /// Makes room for at least one client, if any client may be forgotten.
 fn forget(shard: &mut HashMap<ClientNetwork, Entry>, now: Instant) {
@@ -207,11 +211,12 @@ fn forget(shard: &mut HashMap<ClientNetwork, Entry>, now: Instant) {
     shard.retain(|_, entry| entry.running > 0 || entry.full > nearest);
 }
 
-fn too_many(wait: Duration) -> Response {
+fn too_many((wait, why): (Duration, &'static str)) -> Response {
     let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
     Response::new(StatusCode::TOO_MANY_REQUESTS)
         .header("retry-after", seconds.max(1).to_string())
         .body("429: too many requests\n")
+        .because(why)
 }
 
 osier_queue::impl_debug!(Rate, self => {
@@ -245,7 +250,10 @@ mod tests {
         let rate = rate(10, 1, 3, None);
         let start = Instant::now();
         let at = |millis| start + Duration::from_millis(millis);
-        let ask = |millis| rate.check_at(ip("192.0.2.1"), at(millis)).map(drop);
+        let ask = |millis| {
+            let asked = rate.check_at(ip("192.0.2.1"), at(millis));
+            asked.map(drop).map_err(|(wait, _)| wait)
+        };
         for _ in 0..3 {
             assert_eq!(ask(0), Ok(()));
         }
@@ -273,7 +281,7 @@ mod tests {
         assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS);
         assert_eq!(response.lookup("retry-after"), Some(&b"30"[..]));
         assert_eq!(
-            too_many(Duration::from_millis(10)).lookup("retry-after"),
+            too_many((Duration::from_millis(10), TOO_FAST)).lookup("retry-after"),
             Some(&b"1"[..])
         );
     }
