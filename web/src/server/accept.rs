@@ -11,6 +11,7 @@ use std::io;
 use std::net::{Shutdown, SocketAddr};
 use std::rc::Rc;
 use std::time::Duration;
+#[cfg(feature = "tls")]
 use std::time::Instant;
 
 use osier::memory::{self, Pressure};
