@@ -382,7 +382,8 @@ impl UnixDatagram {
         self.0.write(buf, SendFlags::empty())
     }
 
-    /// Sends a datagram to the socket at this path.
+    /// Sends a datagram to the socket at this path. While its queue is full, this tries again after 1 to 16 ms: the system does not say when
+    /// there is room. After [`connect`](UnixDatagram::connect) it does, to [`send`](UnixDatagram::send).
     ///
     /// # Errors
     ///
