@@ -1,7 +1,7 @@
 //! Reads the body of a backend's response ahead of a slow client, so that the backend is free soon.
 //!
-//! The connection's own fiber passes the first [`AT_FIRST`] bytes on, until the client does not take them at once. Most bodies end before that. All others
-//! get a second fiber:
+//! The connection's own fiber passes on the first [`AT_FIRST`] bytes while the client takes all of them at once. Most bodies end before that. Others are
+//! spliced, or get a second fiber:
 //!
 //! ```text
 //!   source ─▶ reader (fiber): reads a piece ─▶ queue of pieces, at most `Bounds::memory` ─▶ writer (the connection's fiber) ─▶ client
@@ -41,7 +41,7 @@ use osier_http::is_field;
 use super::spool::{Held, on_disk};
 use crate::conn::buffers::{self, Size};
 use crate::conn::ignoring_case::strip_prefix;
-use crate::conn::output::Outlet;
+use crate::conn::output::{Flushed, Outlet};
 use crate::conn::peer::SLOW_AFTER;
 use crate::conn::unnamed::{Claimed, Space, Unnamed, in_folder};
 
@@ -115,12 +115,12 @@ pub(crate) trait Source {
     /// Until the backend has sent some.
     fn receive(&mut self, into: &mut [u8]) -> io::Result<usize>;
 
-    /// Writes what has been received to `out`, after a read if that is nothing. Returns how many bytes it is, and whether the body has
-    /// ended.
+    /// Writes received bytes to `out`. Returns their number, which may be 0, and whether the body has ended. Call [`wait`](Source::wait) first,
+    /// where the body [may wait](Source::may_wait).
     ///
     /// # Suspends
     ///
-    /// As [`receive`](Source::receive) and a write to `out` do.
+    /// As a write to `out` does. A call writes less than an empty output collects, so none waits there.
     fn pass_on(&mut self, out: &mut dyn Write) -> io::Result<(u64, bool)>;
 
     /// Whether nothing has been received that has not been read, and the body has not ended.
@@ -378,7 +378,7 @@ fn keep_up(source: &mut impl Source, can_splice: bool, out: &mut dyn Outlet) -> 
     let mut passed = 0;
     loop {
         if source.may_wait() {
-            if !out.try_flush()? || passed >= AT_FIRST {
+            if out.try_flush()? != Flushed::All || passed >= AT_FIRST {
                 return Ok(None);
             }
             if can_splice && source.is_worth_splicing() {
@@ -526,6 +526,7 @@ impl Queue<'_> {
     }
 
     fn drain(&self, out: &mut dyn Outlet) -> io::Result<Stopped> {
+        self.settle(out)?;
         loop {
             if let Some((file, sent, written)) = self.last_part() {
                 out.leave_file(file.into(), sent, written - sent)?;
@@ -544,8 +545,11 @@ impl Queue<'_> {
                     _ => match state.end.take() {
                         Some(end) => return end,
                         None => {
-                            state.starving = true;
                             drop(state);
+                            if self.settle(out)? {
+                                continue;
+                            }
+                            self.state.borrow_mut().starving = true;
                             // The client has all that has come from the backend.
                             waits_for(Activity::Network, || {
                                 if !self.filled.wait_timeout(SLOW_AFTER) {
@@ -568,6 +572,22 @@ impl Queue<'_> {
             }
             self.emptied.set();
         }
+    }
+
+    /// Waits until the client has taken what the output and TLS hold, or only the file is left. Returns whether it has waited.
+    ///
+    /// # Suspends
+    ///
+    /// Until then.
+    fn settle(&self, out: &mut dyn Outlet) -> io::Result<bool> {
+        let mut has_waited = false;
+        while out.try_flush()? == Flushed::Part && self.last_part().is_none() {
+            has_waited = true;
+            if !out.takes_bytes()? {
+                self.spill_rest();
+            }
+        }
+        Ok(has_waited)
     }
 
     /// The unsent part of the file, if nothing else is left of the body.
@@ -761,8 +781,11 @@ mod tests {
     }
 
     impl Outlet for Taking {
-        fn try_flush(&mut self) -> io::Result<bool> {
-            Ok(self.taken <= self.at_once)
+        fn try_flush(&mut self) -> io::Result<Flushed> {
+            Ok(match self.taken <= self.at_once {
+                true => Flushed::All,
+                false => Flushed::Unknown,
+            })
         }
     }
 

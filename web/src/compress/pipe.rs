@@ -21,7 +21,7 @@ use osier::sync::Event;
 use super::accept_encoding::Coding;
 use super::encoder::{Effort, Encoder};
 use super::{INLINE, INLINE_BODY, SLICE, pool, to_the_end};
-use crate::conn::output::Outlet;
+use crate::conn::output::{Flushed, Outlet};
 use crate::conn::trailers::Trailers;
 
 /// Most bytes that wait for the encoder.
@@ -190,11 +190,11 @@ impl Pipe<'_> {
 struct Ref<'p, 'o>(&'p RefCell<Pipe<'o>>);
 
 impl Outlet for Ref<'_, '_> {
-    fn try_flush(&mut self) -> io::Result<bool> {
+    fn try_flush(&mut self) -> io::Result<Flushed> {
         let mut pipe = self.0.borrow_mut();
         // The backend would wait for the pool.
         if !pipe.is_for_the_worker() {
-            return Ok(false);
+            return Ok(Flushed::Unknown);
         }
         pipe.push_out()?;
         pipe.out.try_flush()

@@ -138,8 +138,7 @@ impl Rest {
 }
 
 /// Writes `bytes` and removes them, as far as the client takes them at once.
-#[cfg(feature = "sendfile")]
-fn write_now(transport: &Transport, bytes: &mut Vec<u8>) -> io::Result<()> {
+pub(crate) fn write_now(transport: &Transport, bytes: &mut Vec<u8>) -> io::Result<()> {
     while !bytes.is_empty() {
         let count = transport.try_write(bytes)?;
         bytes.drain(..count);

@@ -54,7 +54,7 @@ pub fn site(router: Router, set: impl FnOnce(Server) -> Server) -> Site {
 }
 
 /// A TLS client over `stream`.
-fn over(stream: TcpStream) -> Secure {
+pub fn over(stream: TcpStream) -> Secure {
     over_with(stream, PATIENCE)
 }
 

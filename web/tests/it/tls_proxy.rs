@@ -3,6 +3,8 @@
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use osier_web::proxy::{Options, Proxy};
 use osier_web::tls::{Acceptor, ClientCertificates, Connector, ConnectorBuilder};
@@ -11,7 +13,7 @@ use osier_web::{Request, Response, Router, Server, ws};
 use testkit::{Folder, Program};
 
 use crate::common::backend::serve;
-use crate::common::{Site, eventually, site_with};
+use crate::common::{Site, connect_narrowly, eventually, site_with};
 use crate::masked;
 use crate::tls::{LOCALHOST, Pem};
 
@@ -138,15 +140,54 @@ fn a_slow_client_gets_every_byte() {
     }
 }
 
+/// The same with TLS to the clients.
+fn secure_front(upstream: &Upstream) -> Site {
+    let router = Router::new().fallback(Proxy::new(upstream.clone()).handler());
+    crate::tls::site(router, |server| server)
+}
+
+#[test]
+fn a_client_gets_what_the_backend_has_sent_before_a_pause() {
+    static PAUSES: AtomicUsize = AtomicUsize::new(0);
+    let over = Arc::new(osier::sync::Event::new());
+    let end = over.clone();
+    let app = Router::new().get("/{length}", move |request: &mut Request<'_>| {
+        let length: usize = request.param("length").and_then(|text| text.parse().ok()).unwrap_or(0);
+        let end = end.clone();
+        Response::stream(move |out| {
+            for piece in (0..length).map(byte_at).collect::<Vec<u8>>().chunks(10_000) {
+                out.write_all(piece)?;
+                out.flush()?;
+            }
+            PAUSES.fetch_add(1, Ordering::SeqCst);
+            end.wait();
+            end.set();
+            Ok(())
+        })
+    });
+    let server = Server::new(app).tls(Acceptor::builder(LOCALHOST.identity()).build().unwrap());
+    let backend = site_with(1, server, |server| server.bind("127.0.0.1:0"));
+    let site = secure_front(&upstream(backend.addr).build().unwrap());
+    for (number, length) in (1..=20).map(|count| 25_000 * count).enumerate() {
+        let mut client = crate::tls::over(connect_narrowly(site.addr));
+        client.send(format!("GET /{length} HTTP/1.1\r\nHost: t\r\n\r\n"));
+        eventually("the backend pauses", || PAUSES.load(Ordering::SeqCst) > number);
+        client.head();
+        let mut body = Vec::new();
+        while body.len() < length {
+            let size = client.line();
+            let chunk = client.take(usize::from_str_radix(&size, 16).unwrap() + 2);
+            body.extend_from_slice(&chunk[..chunk.len() - 2]);
+        }
+        assert!((0..length).all(|place| body[place] == byte_at(place)), "{length} bytes");
+    }
+    over.set();
+}
+
 #[test]
 fn a_websocket_passes_through_two_layers_of_tls() {
     let backend = backend();
-    let upstream = upstream(backend.addr).build().unwrap();
-    let router = Router::new().fallback(Proxy::new(upstream).handler());
-    let acceptor = Acceptor::builder(LOCALHOST.identity()).build().unwrap();
-    let site = site_with(1, Server::new(router).tls(acceptor), |server| {
-        server.bind("127.0.0.1:0")
-    });
+    let site = secure_front(&upstream(backend.addr).build().unwrap());
     let mut client = crate::tls::connect(&site);
     assert_eq!(client.get("/").text(), "localhost false https");
     client.send(

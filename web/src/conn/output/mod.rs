@@ -38,7 +38,7 @@ use crate::conn::close::CloseReason;
 use crate::conn::peer::{SLOW_AFTER, Sink};
 #[cfg(feature = "sendfile")]
 use crate::conn::rest::FilePart;
-use crate::conn::rest::Rest;
+use crate::conn::rest::{Rest, write_now};
 use crate::conn::trailers::Trailers;
 use crate::conn::transport::Transport;
 
@@ -193,8 +193,8 @@ impl<'c> Output<'c> {
         self.state().flush(self.sink, &[])
     }
 
-    /// Sends the collected bytes as far as the client takes them at once. Returns whether that is all.
-    pub(crate) fn try_flush(&self) -> io::Result<bool> {
+    /// Sends the collected bytes as far as the client takes them at once.
+    pub(crate) fn try_flush(&self) -> io::Result<Flushed> {
         waits_for(Activity::Writing, || self.state().try_send(self.sink))
     }
 
@@ -426,6 +426,16 @@ fn patience(limit: Option<Duration>) -> Duration {
     limit.map_or(SLOW_AFTER, |limit| SLOW_AFTER.min(limit / 2))
 }
 
+/// How far the bytes before a call of [`Outlet::try_flush`] have left.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Flushed {
+    All,
+    /// The client takes no more now.
+    Part,
+    /// The outlet cannot tell without a wait.
+    Unknown,
+}
+
 /// Whether a write that does not wait has only found no room.
 fn is_no_failure(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock)
@@ -468,26 +478,25 @@ impl OutputState {
         self.sent(sink, done)
     }
 
-    /// Sends the collected bytes as far as the client takes them at once. Returns whether that is all.
-    fn try_send(&mut self, sink: Sink<'_>) -> io::Result<bool> {
-        if !self.has_unsent()? {
-            return Ok(self.rest.is_none());
-        }
+    /// Sends the collected bytes as far as the client takes them at once.
+    fn try_send(&mut self, sink: Sink<'_>) -> io::Result<Flushed> {
+        let has_unsent = self.has_unsent()?;
         let done = match sink {
-            Sink::Transport(transport) => match transport.try_write(&self.buffer) {
-                Ok(count) if count == self.buffer.len() => Ok(()),
-                Ok(count) => {
-                    self.flushes += 1;
-                    self.buffer.drain(..count);
-                    return Ok(false);
+            // TLS may still hold bytes of an earlier call.
+            Sink::Transport(transport) => {
+                let before = self.buffer.len();
+                let done = write_now(transport, &mut self.buffer).and_then(|()| transport.try_flush());
+                if done.as_ref().is_err_and(is_no_failure) {
+                    self.flushes += u64::from(self.buffer.len() < before);
+                    return Ok(Flushed::Part);
                 }
-                Err(error) if is_no_failure(&error) => return Ok(false),
-                Err(error) => Err(error),
-            },
-            Sink::Stream(stream) if stream.room() < self.buffer.len() => return Ok(false),
+                done
+            }
+            _ if !has_unsent => return Ok(Flushed::All),
+            Sink::Stream(stream) if stream.room() < self.buffer.len() => return Ok(Flushed::Unknown),
             Sink::Stream(_) | Sink::Memory(_) => sink.write_all(&self.buffer),
         };
-        self.sent(sink, done).map(|()| true)
+        self.sent(sink, done).map(|()| Flushed::All)
     }
 
     /// Sends what the client takes at once. `None` if bytes are left, for which it may make the server wait: they keep the memory that they

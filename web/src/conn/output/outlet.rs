@@ -14,7 +14,7 @@ use osier::io::FileProgress;
 use osier::sync::Event;
 use osier_http::{CHUNK_END, ChunkHead};
 
-use super::{CHUNK_MAX, CHUNK_ROOM, HIGH_WATER, LARGE, Output, OutputState, patience};
+use super::{CHUNK_MAX, CHUNK_ROOM, Flushed, HIGH_WATER, LARGE, Output, OutputState, patience};
 use crate::conn::peer::Sink;
 #[cfg(feature = "sendfile")]
 use crate::conn::rest::{FilePart, LeftFile, Rest};
@@ -52,9 +52,9 @@ pub(crate) trait Outlet: Write {
         Ok(None)
     }
 
-    /// Sends what has been written as far as the client takes it at once. Returns whether that is all, and `false` where that is not known.
-    fn try_flush(&mut self) -> io::Result<bool> {
-        Ok(false)
+    /// Sends the written bytes as far as the client takes them at once.
+    fn try_flush(&mut self) -> io::Result<Flushed> {
+        Ok(Flushed::Unknown)
     }
 
     /// Sends bytes of a part of a file, and returns how many: fewer than `len`, or none, if the client takes none for a while.
@@ -162,7 +162,7 @@ impl Outlet for BodyWriter<'_, '_> {
         }
     }
 
-    fn try_flush(&mut self) -> io::Result<bool> {
+    fn try_flush(&mut self) -> io::Result<Flushed> {
         self.output.try_flush()
     }
 

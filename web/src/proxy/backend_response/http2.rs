@@ -116,19 +116,14 @@ impl Http2Response {
         Ok(self.is_done)
     }
 
-    /// Writes the received part of the body to `out`. Returns the number of its bytes.
+    /// Writes a received piece of the body to `out`. Returns the number of its bytes.
     pub(super) fn pass_on(&mut self, out: &mut dyn Write) -> io::Result<io::Result<u64>> {
-        let (mut piece, mut written) = (buffers::take(Size::K16), 0);
-        while !self.is_done
-            && let Some(count) = self.try_read(&mut piece)?
-        {
-            if let Err(error) = out.write_all(&piece[..count]) {
-                return Ok(Err(error));
-            }
-            written += count as u64;
-        }
+        let mut piece = buffers::take(Size::K16);
+        // One piece, because each read opens the window: a backend as fast as the client is slow would fill the output.
+        let count = self.try_read(&mut piece)?.unwrap_or(0);
+        let written = out.write_all(&piece[..count]).map(|()| count as u64);
         buffers::give(piece);
-        Ok(Ok(written))
+        Ok(written)
     }
 
     pub(super) fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {

@@ -133,12 +133,12 @@ impl BackendResponse {
         taken.map_err(|error| self.broken_off(error))
     }
 
-    /// Writes the received part of the body to `out`, after a read if there is none. Returns the number of its bytes, or the error of the
-    /// write.
+    /// Writes received bytes of the body to `out`, over HTTP/1.1 after a read if there are none. Returns their number, which may be 0, or the
+    /// error of the write. Call [`wait`](BackendResponse::wait) first, where it [may wait](BackendResponse::may_wait).
     ///
     /// # Suspends
     ///
-    /// If there is none, and none has arrived; and as a write to `out` does.
+    /// As a write to `out` does.
     pub(super) fn pass_on(&mut self, out: &mut dyn Write) -> io::Result<io::Result<u64>> {
         let passed = each!(self, response => response.pass_on(out));
         passed.map_err(|error| self.broken_off(error))
