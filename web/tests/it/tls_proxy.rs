@@ -125,7 +125,12 @@ fn requests_pass_over_kept_connections_and_sessions_are_resumed() {
 #[test]
 fn a_slow_client_gets_every_byte() {
     let backend = backend();
-    let upstream = upstream(backend.addr).build().unwrap();
+    gets_every_byte(upstream(backend.addr));
+    gets_every_byte(upstream(backend.addr).http2(true));
+}
+
+fn gets_every_byte(builder: Builder) {
+    let upstream = builder.build().unwrap();
     let site = front(&upstream);
     let mut clients: Vec<_> = (0..4).map(|_| site.connect()).collect();
     for client in &mut clients {
@@ -167,8 +172,17 @@ fn a_client_gets_what_the_backend_has_sent_before_a_pause() {
     });
     let server = Server::new(app).tls(Acceptor::builder(LOCALHOST.identity()).build().unwrap());
     let backend = site_with(1, server, |server| server.bind("127.0.0.1:0"));
-    let site = secure_front(&upstream(backend.addr).build().unwrap());
-    for (number, length) in (1..=20).map(|count| 25_000 * count).enumerate() {
+    // The sockets of its clients take little.
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let socket = socket2::SockRef::from(&listener);
+    socket.set_send_buffer_size(16 << 10).unwrap();
+    let proxy = Proxy::new(upstream(backend.addr).build().unwrap());
+    let server = Server::new(Router::new().fallback(proxy.handler()))
+        .tls(Acceptor::builder(LOCALHOST.identity()).build().unwrap());
+    let site = site_with(1, server, move |server| {
+        server.listener(osier::net::TcpListener::from(listener))
+    });
+    for (number, length) in (1..=50).map(|count| 9_000 * count).enumerate() {
         let mut client = crate::tls::over(connect_narrowly(site.addr));
         client.send(format!("GET /{length} HTTP/1.1\r\nHost: t\r\n\r\n"));
         eventually("the backend pauses", || PAUSES.load(Ordering::SeqCst) > number);
