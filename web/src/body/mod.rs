@@ -4,6 +4,8 @@
 pub(crate) mod ahead;
 pub(crate) mod incoming;
 pub(crate) mod outgoing;
+#[cfg(any(feature = "fastcgi", feature = "proxy"))]
+pub(crate) mod relay;
 pub(crate) mod send;
 #[cfg(any(feature = "fastcgi", feature = "proxy"))]
 pub(crate) mod spool;

@@ -1,7 +1,7 @@
 //! One response of the backend: its head, read and checked, then its body on the way to the client.
 //!
 //! The handler's fiber reads the head. A response that is complete by then (that of a small script) becomes a response
-//! of known length at once. Any other is read ahead of the client (`body::ahead`), so that a slow client does not hold
+//! of known length at once. Any other is passed on while it arrives (`body::relay`), and read ahead of a client that is slow, so that it does not hold
 //! the backend. The output is sent whenever its fiber waits for the backend, so events and half pages need no flush.
 //! While the backend still reads the request, nothing is read ahead, and a client that does not read stops the backend.
 

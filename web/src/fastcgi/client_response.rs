@@ -15,8 +15,9 @@ use osier_http::path::Path;
 use super::backend_response::{Announced, BackendResponse};
 use super::sender::{Sender, while_sending};
 use super::{FastCgi, Outcome, fail, refuse, stderr_of};
-use crate::body::ahead::{self, Bounds, Source};
+use crate::body::ahead::{Bounds, Source};
 use crate::body::outgoing::Kind;
+use crate::body::relay;
 use crate::conn::ignoring_case::begins;
 use crate::conn::log::record::Level;
 use crate::conn::output::Outlet;
@@ -70,7 +71,7 @@ impl FastCgi {
         response.of_backend = true;
         let mut is_stream = false;
         for (name, value) in head.fields() {
-            is_stream |= ahead::is_stream(name, value);
+            is_stream |= relay::is_stream(name, value);
             if !self.is_hidden(name) {
                 response = response.header(name, value);
             }
@@ -87,12 +88,12 @@ impl FastCgi {
             _ if is_whole => with_whole_body(request, response, backend.into_body(), announced),
             Some(length) if body.is_done() => {
                 let (announced, bounds) = (Announced::new(backend, length), self.bounds(is_stream));
-                let produce = move |out: &mut dyn Outlet| relay(announced, &bounds, out);
+                let produce = move |out: &mut dyn Outlet| pass_on(announced, &bounds, out);
                 response.body(untyped(Kind::Stream(Box::new(produce), Some(length))))
             }
             None if body.is_done() => {
                 let bounds = self.bounds(is_stream);
-                let produce = move |out: &mut dyn Outlet| relay(backend, &bounds, out);
+                let produce = move |out: &mut dyn Outlet| pass_on(backend, &bounds, out);
                 response.body(untyped(Kind::Stream(Box::new(produce), None)))
             }
             _ => response.body(Body::duplex(move |client, out| {
@@ -220,9 +221,9 @@ fn untyped(kind: Kind) -> Body {
 }
 
 /// Passes the body on, ahead of a client that is slow.
-fn relay(source: impl Source, bounds: &Bounds, out: &mut dyn Outlet) -> io::Result<()> {
+fn pass_on(source: impl Source, bounds: &Bounds, out: &mut dyn Outlet) -> io::Result<()> {
     let nothing_read = VecDeque::new();
-    ahead::read_ahead(&mut Some(source), nothing_read, bounds, false, out).map(drop)
+    relay::pass_on(&mut Some(source), nothing_read, bounds, false, out).map(drop)
 }
 
 /// The characters that are percent-encoded in a path.

@@ -11,9 +11,9 @@ use super::failure::{Failure, Why};
 use super::sender::{Sender, Unsent};
 use super::tunnel::{Idle, ToBackend};
 use super::{SMALL, Settings, forwarded, grpc, redirect, relay};
-use crate::body::ahead::{self, Bounds};
 use crate::body::incoming::BodyError;
 use crate::body::outgoing::Kind;
+use crate::body::{self, ahead::Bounds};
 use crate::conn::output::{Outlet, Output};
 use crate::conn::trailers::Trailers;
 use crate::upstream::Upstream;
@@ -55,7 +55,7 @@ impl Head {
             let passes = is_passing(reply, name);
             match name.len() {
                 4 => has_date |= passes && is_field(name, "date"),
-                12 | 17 => is_stream |= passes && ahead::is_stream(name, value),
+                12 | 17 => is_stream |= passes && body::relay::is_stream(name, value),
                 _ => {}
             }
             passes

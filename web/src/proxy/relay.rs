@@ -8,18 +8,19 @@
 //!   backend ─▶ pipe of the thread ─▶ client            `splice`: only without framing and without code that has to see the bytes
 //!                 │ not taken at once      ▲
 //!                 ▼                        │ the client keeps up, and much of the body is left
-//!              read_ahead ─▶ client ───────┘
+//!              pass_on ─▶ client ──────────┘
 //! ```
 //!
-//! When the client keeps up but splicing is impossible, reader and writer take turns. One piece goes back and forth and stays in
-//! the processor's cache. The pieces come from the worker's own buffer pool for the same reason.
+//! Where splicing is impossible, the client may still keep up (`body::relay`). Behind that, reader and writer take turns. One piece goes back and
+//! forth and stays in the processor's cache. The pieces come from the worker's own buffer pool for the same reason.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::io::{self, Write};
 
 use super::backend_response::BackendResponse;
-use crate::body::ahead::{Bounds, PIECE, Piece, Source, Stopped, read_ahead};
+use crate::body::ahead::{Bounds, PIECE, Piece, Source, Stopped};
+use crate::body::relay::pass_on;
 use crate::body::spool::has_room;
 use crate::conn::buffers::Size;
 use crate::conn::output::Outlet;
@@ -103,7 +104,7 @@ pub(super) fn relay(
             can_splice = splice(&mut backend, &mut bytes, bounds, out)?;
             rest = Piece::copy(&bytes);
         }
-        if let Stopped::Done = read_ahead(&mut backend, rest, bounds, can_splice, out)? {
+        if let Stopped::Done = pass_on(&mut backend, rest, bounds, can_splice, out)? {
             out.set_trailers(trailers.take());
             return Ok(());
         }
