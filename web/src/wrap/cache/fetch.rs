@@ -29,13 +29,14 @@ use osier::net::PackedAddr;
 use osier_http::{BodyDecoder, BodyLength, FieldLines, Head, HeaderError, Limits, RequestWriter, Slots};
 
 use super::asked::has_credentials;
+use super::audience::Place;
 use super::entry::{Entry, Meta, Stored};
 use super::fill::{Bytes, Fill};
 use super::flight::{Flight, Outcome};
 use super::freshness::{Facts, Freshness, Refusal, judge};
 use super::key::Wanted;
 use super::record::Record;
-use super::store::{Behind, Count, Mark, Store};
+use super::store::{Count, Mark, Store};
 use super::writer::Writer;
 use super::{Inner, Inside, key};
 use crate::body::outgoing::Kind;
@@ -100,8 +101,6 @@ pub struct Job {
     states: States,
     extensions: Extensions,
     hand: Hand,
-    /// Its place among the fetches behind stale responses, if it is one.
-    _place: Option<Behind>,
 }
 
 impl Job {
@@ -140,13 +139,12 @@ impl Job {
             states: request.states.clone(),
             extensions: fetched_extensions(request),
             hand: Hand::default(),
-            _place: None,
         }
     }
 
     /// The same fetch, behind a stale response.
-    pub fn behind(mut self, place: Behind) -> Job {
-        self._place = Some(place);
+    pub fn behind(self, place: Place) -> Job {
+        self.flight.audience.keep(place);
         self
     }
 
@@ -227,7 +225,10 @@ impl Job {
             let _ = request.replace_headers(&names, self.added.clone());
         }
         let begun = osier::time::now();
-        let response = (self.handler)(&mut request);
+        let Ok(response) = self.flight.audience.attend(|| (self.handler)(&mut request)) else {
+            // Nobody wants it.
+            return Ok(());
+        };
         let delay = osier::time::now().saturating_duration_since(begun);
         match (validated, response.status) {
             (Some(_), StatusCode::NOT_MODIFIED) => self.freshen(&request, response, delay),
@@ -431,7 +432,7 @@ impl Job {
             }
             Source::Stream(produce, len) => (produce, len),
         };
-        let fill = Fill::new(len);
+        let fill = Fill::new(len, &self.flight.audience);
         let (status, is_stored) = (None, true);
         self.flight.end(Outcome::Entry {
             entry: entry(Stored::Filling(Arc::clone(&fill))),
@@ -443,7 +444,8 @@ impl Job {
         let received = osier::time::system_now();
         let head = self.record(&meta, received, 0).encode().len() as u64;
         let mut writer = Writer::new(fill, Arc::clone(store), head, Box::new(gives_up));
-        let mut produced = produce(&mut writer);
+        let attended = self.flight.audience.attend(|| produce(&mut writer));
+        let mut produced = attended.unwrap_or_else(|cancelled| Err(cancelled.into()));
         if produced.is_ok() && len.is_some_and(|len| len != writer.total()) {
             produced = Err(io::ErrorKind::UnexpectedEof.into());
         }
@@ -520,6 +522,7 @@ impl Drop for Job {
     fn drop(&mut self) {
         self.store().land(&self.flight, Mark::Unchanged);
         self.flight.end(Outcome::Failed(StatusCode::INTERNAL_SERVER_ERROR));
+        self.flight.audience.dismiss();
     }
 }
 
@@ -689,13 +692,14 @@ mod tests {
                 particular: b"",
             };
             let inside: Inside = Arc::new(|_| panic!("no fiber runs the job"));
-            let Join::Lead(flight) = cached.store().join(wanted, &request.headers(), osier::time::now()) else {
+            let Join::Lead(flight, _member) = cached.store().join(wanted, &request.headers(), osier::time::now())
+            else {
                 panic!("nobody else fetches");
             };
             drop(Job::new(&cached.0, &inside, request, (&flight, wanted), None));
             assert!(matches!(flight.wait(), Outcome::Failed(_)));
             match cached.store().join(wanted, &request.headers(), osier::time::now()) {
-                Join::Lead(_) => Response::new(StatusCode::OK),
+                Join::Lead(..) => Response::new(StatusCode::OK),
                 _ => Response::new(StatusCode::CONFLICT),
             }
         };

@@ -16,6 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use osier::sync::Event;
 
+use super::audience::{Audience, Member};
 use crate::body::outgoing::Kind;
 use crate::conn::output::Outlet;
 use crate::lock;
@@ -30,6 +31,8 @@ pub type Bytes = Arc<dyn AsRef<[u8]> + Send + Sync>;
 pub struct Fill {
     /// The length, if the backend has told it.
     pub len: Option<u64>,
+    /// The requests that want the body.
+    audience: Arc<Audience>,
     state: Mutex<State>,
     /// Set when a reader comes or goes, or has taken bytes of a window. Only the writer waits.
     pub taken: Event,
@@ -72,9 +75,10 @@ pub enum Done {
 }
 
 impl Fill {
-    pub fn new(len: Option<u64>) -> Arc<Fill> {
+    pub fn new(len: Option<u64>, audience: &Arc<Audience>) -> Arc<Fill> {
         Arc::new(Fill {
             len,
+            audience: Arc::clone(audience),
             state: Mutex::default(),
             taken: Event::new(),
         })
@@ -88,7 +92,7 @@ impl Fill {
     ///
     /// # Errors
     ///
-    /// If the first bytes are gone.
+    /// If the first bytes are gone, or the fetch is being cancelled.
     pub fn body(self: &Arc<Self>) -> io::Result<Kind> {
         let mut state = self.state();
         if let Some(Done::Memory(bytes)) = &state.done {
@@ -97,6 +101,7 @@ impl Fill {
         if state.is_window && state.base > 0 {
             return Err(io::ErrorKind::NotFound.into());
         }
+        let member = self.audience.join().ok_or(io::ErrorKind::NotFound)?;
         let more = Arc::new(Event::new());
         let number = state.next_reader;
         state.next_reader += 1;
@@ -112,6 +117,7 @@ impl Fill {
             number,
             at: 0,
             more,
+            _member: member,
         };
         Ok(Kind::Stream(Box::new(move |out| reader.send(out)), self.len))
     }
@@ -174,6 +180,7 @@ struct Reader {
     number: u64,
     at: u64,
     more: Arc<Event>,
+    _member: Member,
 }
 
 /// The next step of a reader.
@@ -271,11 +278,13 @@ impl Drop for Reader {
 
 #[cfg(test)]
 mod tests {
+    use super::super::audience::Places;
     use super::*;
 
     #[test]
     fn a_reader_that_takes_nothing_leaves_the_others() {
-        let fill = Fill::new(None);
+        let (audience, member) = Audience::of_one(&Places::default());
+        let fill = Fill::new(None, &audience);
         let _readers = [(); 3].map(|()| fill.body().unwrap());
         let mut state = fill.state();
         state.is_window = true;
@@ -297,6 +306,7 @@ mod tests {
             number: 2,
             at: 0,
             more: Arc::new(Event::new()),
+            _member: member,
         };
         assert!(matches!(late.step(&mut Vec::new()), Step::Failed(_)));
     }

@@ -12,6 +12,7 @@ use http::StatusCode;
 use osier::sync::Event;
 use osier_http::Headers;
 
+use super::audience::{Audience, Member, Places};
 use super::entry::Entry;
 use super::key::{self, Varies, Wanted};
 use crate::lock;
@@ -42,21 +43,27 @@ pub struct Flight {
     /// `None` if no other request may wait for the fetch.
     varies: Option<Varies>,
     is_invalid: AtomicBool,
+    /// The requests that want the response.
+    pub audience: Arc<Audience>,
     /// Set with the outcome, and never reset.
     done: Event,
     outcome: Mutex<Option<Outcome>>,
 }
 
 impl Flight {
-    pub fn new(wanted: Wanted<'_>, varies: Option<Varies>) -> Flight {
-        Flight {
+    /// Makes a flight, and the place in its audience of the request that begins it.
+    pub fn begin(wanted: Wanted<'_>, varies: Option<Varies>, places: &Places) -> (Arc<Flight>, Member) {
+        let (audience, member) = Audience::of_one(places);
+        let flight = Flight {
             hash: wanted.hash,
             particular: wanted.particular.into(),
             varies,
             is_invalid: AtomicBool::new(false),
+            audience,
             done: Event::manual(),
             outcome: Mutex::default(),
-        }
+        };
+        (Arc::new(flight), member)
     }
 
     /// Whether a request with these particulars and fields may get the same response.

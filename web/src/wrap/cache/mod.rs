@@ -44,9 +44,12 @@
 //!
 //! # One fetch for many
 //!
-//! While a response is fetched, other requests for it wait, on all workers, and get it as it arrives. The
-//! fetch does not end with the client that has caused it. If the response turns out to be for one client
-//! alone, each waiting request goes to the handler, and for five seconds no request waits for that resource.
+//! While a response is fetched, other requests for it wait, on all workers, and get it as it arrives. If the response turns out to be for
+//! one client alone, each waiting request goes to the handler, and for five seconds no request waits for that resource.
+//!
+//! The fetch does not end with the client that has caused it. At most 128 fetches of a store go on without a client that waits: those
+//! behind stale responses, and those whose clients have left. Beyond that, a stale response is sent without a fetch, and a fetch is
+//! cancelled when the last client that waits for it leaves.
 //!
 //! # Keys
 //!
@@ -65,11 +68,13 @@
 // | `entry` | a stored response, and the responses made of it |
 // | `store`, `queue` | the table of entries, its rebuilding after a start, and the order of eviction |
 // | `flight`, `fetch` | a fetch for many waiters, and the request behind it |
+// | `audience` | who wants the response of a fetch, and the end of a fetch that nobody wants |
 // | `fill`, `writer` | a body while it arrives |
 // | `disk`, `record` | files, and their heads |
 // | `purge` | removing entries |
 
 mod asked;
+mod audience;
 mod directives;
 mod disk;
 mod entry;
@@ -92,6 +97,7 @@ use std::time::{Duration, Instant};
 use http::StatusCode;
 
 use self::asked::Asked;
+use self::audience::Member;
 use self::entry::{Entry, Note, note_on};
 use self::fetch::Job;
 use self::flight::Outcome;
@@ -147,7 +153,8 @@ impl Default for Options {
     }
 }
 
-/// A handler inside a cache. A fetch calls it on a fiber of its own, after the client may have left.
+/// A handler inside a cache. A fetch calls it on a fiber of its own, after the client may have left. The handler may be cancelled when all
+/// clients have left.
 pub type Inside = Arc<dyn Fn(&mut Request<'_>) -> Response + Send + Sync>;
 
 /// Accepts the clients that may purge.
@@ -233,7 +240,7 @@ impl Cache {
     ///
     /// # Cancellation
     ///
-    /// A fetch for many goes on.
+    /// A fetch for many goes on, unless too many do for which nobody waits.
     pub fn answer(&self, request: &mut Request<'_>, handler: &Inside) -> Response {
         let Inner { store, options, .. } = &*self.0;
         store.begin_rebuilding();
@@ -332,11 +339,11 @@ impl Cache {
     /// Fetches another response behind a stale one, unless that is going on already, or as many such fetches as the store allows.
     #[cold]
     fn refresh(&self, request: &Request<'_>, handler: &Inside, wanted: Wanted<'_>, entry: &Arc<Entry>) {
-        let Some(place) = Store::take_place_behind(&self.0.store) else {
+        let Some(place) = self.0.store.places.take() else {
             return;
         };
         let now = osier::time::coarse_now();
-        if let Join::Lead(flight) = self.0.store.join(wanted, &request.headers(), now) {
+        if let Join::Lead(flight, _member) = self.0.store.join(wanted, &request.headers(), now) {
             let job = Job::new(&self.0, handler, request, (&flight, wanted), Some(entry));
             job.behind(place).begin();
         }
@@ -382,8 +389,9 @@ impl Cache {
         why: &'static str,
     ) -> Option<Response> {
         let joined = osier::time::coarse_now();
-        let (outcome, is_follower) = match self.join_fetch(request, handler, wanted, stale, joined) {
-            Joined::Outcome { outcome, is_follower } => (outcome, is_follower),
+        // The membership lasts until the response has its own.
+        let (outcome, is_follower, _member) = match self.join_fetch(request, handler, wanted, stale, joined) {
+            Joined::Outcome(outcome, is_follower, member) => (outcome, is_follower, member),
             Joined::Response(response) => return Some(note_on(response, Note::forwarded(why))),
             Joined::Alone => return Some(direct(request, handler, why)),
         };
@@ -440,24 +448,18 @@ impl Cache {
         };
         match join {
             Join::Pass => Joined::Alone,
-            Join::Lead(flight) => {
+            Join::Lead(flight, member) => {
                 let hand = Job::new(&self.0, handler, request, (&flight, wanted), stale).begin();
                 let outcome = flight.wait();
                 match hand.take() {
                     Some(response) => Joined::Response(response),
-                    None => Joined::Outcome {
-                        outcome,
-                        is_follower: false,
-                    },
+                    None => Joined::Outcome(outcome, false, member),
                 }
             }
-            Join::Follow(flight) => {
+            Join::Follow(flight, member) => {
                 store.count(wanted.hash, Count::Collapsed);
                 match flight.wait_for(options.wait) {
-                    Some(outcome) => Joined::Outcome {
-                        outcome,
-                        is_follower: true,
-                    },
+                    Some(outcome) => Joined::Outcome(outcome, true, member),
                     None => Joined::Alone,
                 }
             }
@@ -480,11 +482,8 @@ impl Cache {
 
 /// How a request has taken part in a fetch.
 enum Joined {
-    Outcome {
-        outcome: Outcome,
-        /// Whether another request has led the fetch.
-        is_follower: bool,
-    },
+    /// The outcome, and whether another request has led the fetch.
+    Outcome(Outcome, bool, Member),
     /// The response of its own fetch.
     Response(Response),
     /// It has not: the handler answers it.

@@ -249,7 +249,8 @@ impl Write for Writer {
             None => self.store.options().memory_entry,
         };
         if waiting > most || !may_hold {
-            self.spill();
+            // A fetch that is cancelled here would lose count of the bytes on the disk.
+            osier::shield(|| self.spill());
             if !self.is_kept() {
                 self.wait_for_readers()?;
             }

@@ -1,13 +1,15 @@
 //! One fetch for many: who waits, for how long, and what becomes of the body.
 
 use super::{World, answer, on_clock, s, send, store};
+use crate::common::backend::Backend;
+use crate::common::{eventually, site_with};
 use osier::sync::Event;
 use osier::time::VirtualClock;
 use osier_web::test::{Client, Reply};
 use osier_web::wrap::cache::{Cache, Options};
-use osier_web::{Body, Request, Response, Server};
+use osier_web::{Body, Request, Response, Router, Server};
 use std::io;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -213,6 +215,147 @@ fn fetches_behind_stale_responses_are_bounded() {
         let begun = all() - PAGES;
         assert!((129..=256).contains(&begun), "{begun}");
     });
+}
+
+/// Counts the calls of a handler that have not ended.
+struct Running(Arc<AtomicUsize>);
+
+impl Running {
+    fn begin(running: &Arc<AtomicUsize>) -> Running {
+        running.fetch_add(1, Ordering::SeqCst);
+        Running(running.clone())
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// A handler that takes 100 s for the head of a response, or for its body if the query is `body`.
+fn slowly(running: Arc<AtomicUsize>) -> impl Fn(usize, &mut Request<'_>) -> Response + Send + Sync {
+    move |_, request| {
+        let call = Running::begin(&running);
+        let body = match request.query() {
+            Some("body") => Body::stream(move |out| {
+                let _call = call;
+                out.write_all(b"a")?;
+                osier::sleep(s(100));
+                out.write_all(b"b")
+            }),
+            _ => {
+                osier::sleep(s(100));
+                Body::from("ab")
+            }
+        };
+        answer(200, "cache-control: max-age=600", "").body(body)
+    }
+}
+
+/// A request whose client leaves after `time`.
+fn leaving(client: &Arc<Client>, target: String, time: Duration) -> osier::JoinHandle<bool> {
+    let client = client.clone();
+    osier::spawn(move || osier::timeout(time, || send(&client, &format!("GET {target}"))).is_err())
+}
+
+/// A client that has left is not counted by any limit for clients, so it could begin any number of fetches.
+#[test]
+fn fetches_whose_clients_have_left_are_bounded() {
+    const PAGES: usize = 300;
+    for query in ["", "?body"] {
+        on_clock(|| {
+            let running = Arc::new(AtomicUsize::new(0));
+            let world = World::new(Options::default(), slowly(running.clone()));
+            let (client, cache, calls) = (Arc::new(world.client), world.cache, world.calls);
+            let all: Vec<_> = (0..PAGES)
+                .map(|page| leaving(&client, format!("/{page}{query}"), s(1)))
+                .collect();
+            assert!(all.into_iter().all(|fiber| fiber.join().unwrap()));
+            osier::sleep(Duration::from_millis(1)); // those without a place end
+            let left = running.load(Ordering::SeqCst);
+            assert_eq!((left, calls.load(Ordering::SeqCst)), (128, PAGES), "{query}");
+            // No mark tells that the backend has failed, and a request for such a page begins another fetch.
+            assert_eq!(send(&client, &format!("GET /{}{query}", PAGES - 1)).text(), "ab");
+            osier::sleep(s(1));
+            let left = running.load(Ordering::SeqCst);
+            assert_eq!((left, cache.store().stats().entries), (0, 129), "{query}");
+            // The places are free again.
+            assert!(leaving(&client, format!("/last{query}"), s(1)).join().unwrap());
+            osier::sleep(s(101));
+            assert_eq!(cache.store().stats().entries, 130, "{query}");
+        });
+    }
+}
+
+#[test]
+fn a_fetch_goes_on_as_long_as_one_client_waits() {
+    for query in ["", "?body"] {
+        on_clock(|| {
+            let running = Arc::new(AtomicUsize::new(0));
+            let world = World::new(
+                Options {
+                    wait: s(1000),
+                    ..Options::default()
+                },
+                slowly(running.clone()),
+            );
+            let (client, calls) = (Arc::new(world.client), world.calls);
+            let others: Vec<_> = (0..128)
+                .map(|page| leaving(&client, format!("/{page}{query}"), s(1)))
+                .collect();
+            assert!(others.into_iter().all(|fiber| fiber.join().unwrap()));
+            let page = format!("/a{query}");
+            let begins = leaving(&client, page.clone(), s(10));
+            osier::sleep(s(1));
+            let stays = leaving(&client, page.clone(), s(1000));
+            osier::sleep(s(1));
+            let joins = leaving(&client, page.clone(), s(20));
+            assert!(begins.join().unwrap() && joins.join().unwrap());
+            assert_eq!(running.load(Ordering::SeqCst), 129);
+            assert!(!stays.join().unwrap(), "it has the response");
+            assert_eq!(calls.load(Ordering::SeqCst), 129, "{query}");
+            assert!(
+                send(&client, &format!("GET {page}"))
+                    .header("cache-status")
+                    .unwrap()
+                    .contains("hit")
+            );
+        });
+    }
+}
+
+#[test]
+fn connections_to_a_backend_are_bounded_when_clients_reset_theirs() {
+    const CLIENTS: usize = 150;
+    for has_begun in [false, true] {
+        let backend = Backend::start(move |_, conn| {
+            conn.head();
+            if has_begun {
+                conn.send("HTTP/1.1 200 OK\r\nCache-Control: max-age=60\r\nContent-Length: 200000\r\n\r\n");
+                conn.send([b'a'; 100_000]);
+            }
+            conn.is_ended();
+        });
+        let proxy = backend.proxy();
+        let cached = Cache::new(store(|_| {})).around(move |request: &mut Request<'_>| proxy.answer(request));
+        let site = site_with(2, Server::new(Router::new().fallback(cached)), |server| {
+            server.bind("127.0.0.1:0")
+        });
+        let clients: Vec<_> = (0..CLIENTS)
+            .map(|page| {
+                let mut client = site.connect();
+                client.send(format!("GET /{page} HTTP/1.1\r\nHost: t\r\n\r\n"));
+                if has_begun {
+                    client.head();
+                }
+                client
+            })
+            .collect();
+        eventually("all requests are at the backend", || backend.open() == CLIENTS);
+        clients.into_iter().for_each(crate::common::Client::reset);
+        eventually("128 of them are left", || backend.open() == 128);
+    }
 }
 
 #[test]

@@ -240,6 +240,53 @@ fn a_long_body_that_breaks_off_leaves_no_file() {
     });
 }
 
+/// The last client leaves at any moment of a fetch, also while a file is written. No place is free for the fetch, so it is cancelled.
+#[test]
+fn a_long_body_that_nobody_wants_any_more_leaves_no_file() {
+    let folder = Folder::new();
+    on_clock(|| {
+        let world = World::of(Cache::new(disk_store(&folder, 10 << 20)), |_, request| {
+            if request.path() == "/slow" {
+                osier::sleep(s(100));
+            }
+            let body = Body::stream(|out| {
+                for _ in 0..4 {
+                    out.write_all(&pattern(LONG))?;
+                    osier::yield_now();
+                }
+                osier::sleep(s(100));
+                Ok(())
+            });
+            answer(200, "cache-control: max-age=60", "").body(body)
+        });
+        let (client, cache) = (Arc::new(world.client), world.cache);
+        let ask = |request: String| {
+            let client = client.clone();
+            osier::spawn_local(move || drop(send(&client, &request)))
+        };
+        let leave = |fiber: osier::JoinHandle<()>| {
+            fiber.cancel();
+            assert!(fiber.join().is_err(), "it has left");
+        };
+        let others: Vec<_> = (0..128).map(|number| ask(format!("GET /slow?{number}"))).collect();
+        osier::sleep(s(1));
+        others.into_iter().for_each(leave);
+        for yields in 0..100 {
+            let fiber = ask(format!("GET /a?{yields}"));
+            (0..yields).for_each(|_| osier::yield_now());
+            leave(fiber);
+        }
+        while !files(&folder).is_empty() {
+            osier::sleep(Duration::from_millis(1));
+        }
+        assert_eq!((cache.store().stats().stored, cache.store().stats().disk_bytes), (0, 0));
+        // The bytes that were reserved are free again.
+        let world = World::of(cache, bytes);
+        assert_eq!(send(&world.client, "GET /b?9000000").body().len(), 9_000_000);
+        settle(&world, 1);
+    });
+}
+
 #[test]
 fn a_failing_disk_is_no_error_for_the_client() {
     let folder = Folder::new();

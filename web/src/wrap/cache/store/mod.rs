@@ -27,7 +27,7 @@ use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -36,6 +36,7 @@ use osier::sync::Event;
 use osier_http::Headers;
 
 use self::table::Table;
+use super::audience::{Member, Places};
 use super::disk::Disk;
 use super::entry::{Entry, Meta, Stored};
 use super::flight::Flight;
@@ -145,8 +146,8 @@ pub struct Store {
     next: AtomicU64,
     /// Bytes in memory of bodies that are being received.
     held: AtomicU64,
-    /// The number of fetches behind stale responses.
-    behind: AtomicUsize,
+    /// Places for fetches that no client waits for.
+    pub(super) places: Places,
     disk: Option<Arc<Disk>>,
     on_disk: Mutex<Queue>,
     /// Whether the search for the files of earlier processes has begun.
@@ -156,19 +157,6 @@ pub struct Store {
     /// Set when that search has ended, and never reset.
     is_rebuilt: Event,
     log: Option<Log>,
-}
-
-/// The most fetches behind stale responses at once. Their clients wait for nothing, so one connection could begin any number of them, and
-/// each is a request at a backend. Beyond the bound a stale response stays stale for a while longer.
-const BEHIND: usize = 128;
-
-/// A place among the fetches behind stale responses.
-pub struct Behind(Arc<Store>);
-
-impl Drop for Behind {
-    fn drop(&mut self) {
-        self.0.behind.fetch_sub(1, Ordering::Relaxed);
-    }
 }
 
 struct Shard {
@@ -187,9 +175,9 @@ pub struct Look {
 /// How a request gets the response that is not stored.
 pub enum Join {
     /// The request begins a fetch. Others may wait for it, unless it is [alone](Flight::is_alone).
-    Lead(Arc<Flight>),
+    Lead(Arc<Flight>, Member),
     /// The request waits for the fetch of another.
-    Follow(Arc<Flight>),
+    Follow(Arc<Flight>, Member),
     /// The request goes to the handler itself: the response cannot be stored, or too many fetches are in flight.
     Pass,
 }
@@ -220,7 +208,7 @@ impl Store {
             hasher: RandomState::new(),
             next: AtomicU64::new(0),
             held: AtomicU64::new(0),
-            behind: AtomicUsize::new(0),
+            places: Places::default(),
             on_disk: Mutex::new(Queue::new(options.disk_size)),
             has_begun: AtomicBool::new(disk.is_none()),
             invalid: Mutex::new(disk.as_ref().map(|_| HashSet::new())),
@@ -335,12 +323,6 @@ impl Store {
         }
     }
 
-    /// Takes a place for a fetch behind a stale response, if one is free.
-    pub(super) fn take_place_behind(store: &Arc<Store>) -> Option<Behind> {
-        let place = Behind(Arc::clone(store));
-        (store.behind.fetch_add(1, Ordering::Relaxed) < BEHIND).then_some(place)
-    }
-
     /// Decides who fetches.
     pub(super) fn join(&self, wanted: Wanted<'_>, headers: &Headers<'_>, now: Instant) -> Join {
         let mut table = self.shard(wanted.hash).lock();
@@ -350,9 +332,10 @@ impl Store {
         if is_marked(resource.passes) || (is_marked(resource.passes_with_cookie) && has_cookie()) {
             return Join::Pass;
         }
-        let mut flights = resource.flights.iter();
-        if let Some(flight) = flights.find(|flight| flight.suits(wanted.particular, headers)) {
-            return Join::Follow(Arc::clone(flight));
+        let flights = resource.flights.iter();
+        let mut suitable = flights.filter(|flight| flight.suits(wanted.particular, headers));
+        if let Some((flight, member)) = suitable.find_map(|flight| Some((flight, flight.audience.join()?))) {
+            return Join::Follow(Arc::clone(flight), member);
         }
         if resource.has_most_flights(false) {
             return Join::Pass;
@@ -361,9 +344,9 @@ impl Store {
         let mut names: Vec<Box<str>> = names.map(|(name, _)| name.clone()).collect();
         names.sort_unstable();
         names.dedup();
-        let flight = Arc::new(Flight::new(wanted, Some(key::select(names, headers))));
+        let (flight, member) = Flight::begin(wanted, Some(key::select(names, headers)), &self.places);
         resource.flights.push(Arc::clone(&flight));
-        Join::Lead(flight)
+        Join::Lead(flight, member)
     }
 
     /// Begins a fetch for which no other request waits. A purge or an unsafe method finds it as any other.
@@ -373,9 +356,9 @@ impl Store {
         if resource.has_most_flights(true) {
             return Join::Pass;
         }
-        let flight = Arc::new(Flight::new(wanted, None));
+        let (flight, member) = Flight::begin(wanted, None, &self.places);
         resource.flights.push(Arc::clone(&flight));
-        Join::Lead(flight)
+        Join::Lead(flight, member)
     }
 
     /// Takes a flight out of the table, so that later requests do not join it, and sets or clears the marks of its
