@@ -16,7 +16,7 @@ pub enum TunnelEnd {
     Client,
     /// The backend has ended it, or was the first to end its sending direction.
     Backend,
-    /// The client reset its connection, or left before the tunnel began.
+    /// The client reset its connection, ended it without TLS's close, or left before the tunnel began.
     ClientFailed,
     /// The backend reset its connection, or did not take bytes in time.
     BackendFailed,
@@ -26,6 +26,8 @@ pub enum TunnelEnd {
     IdleTimeout,
     /// The server was shutting down.
     Shutdown,
+    /// The server needed the memory, and the client took nothing.
+    Evicted,
     /// Another process has the tunnel, after an upgrade.
     Moved,
 }
@@ -41,6 +43,7 @@ impl TunnelEnd {
             TunnelEnd::WriteTimeout => "write_timeout",
             TunnelEnd::IdleTimeout => "idle_timeout",
             TunnelEnd::Shutdown => "shutdown",
+            TunnelEnd::Evicted => "evicted",
             TunnelEnd::Moved => "moved",
         }
     }
@@ -55,6 +58,7 @@ impl TunnelEnd {
             TunnelEnd::WriteTimeout => CloseReason::WriteTimeout,
             TunnelEnd::IdleTimeout => CloseReason::IdleTimeout,
             TunnelEnd::Shutdown => CloseReason::Shutdown,
+            TunnelEnd::Evicted => CloseReason::Evicted,
             TunnelEnd::Moved => CloseReason::Moved,
         }
     }

@@ -13,12 +13,13 @@
 //! timeout, ends both. The idle timeout is shorter after a half-close, because a side that has left completely looks the same
 //! until something is sent to it.
 //!
-//! A graceful shutdown leaves a tunnel to its peers. The end of the drain shuts the client's socket down, which ends both.
+//! A graceful shutdown leaves a tunnel to its peers. The end of the drain shuts the client's socket down and wakes `ToBackend`, which ends
+//! both. So does a lack of memory.
 //!
 //! Both directions count what they pass on. The backend's counters get it from time to time, and at the end of the tunnel. The hook of the
 //! end gets the sums.
 
-use std::cell::Cell;
+use std::cell::{Cell, OnceCell};
 use std::io;
 use std::mem;
 use std::net::Shutdown;
@@ -100,6 +101,8 @@ enum Towards {
 /// The state that both directions share.
 struct Shared {
     backend: Backend,
+    /// The client's connection, from the beginning of the tunnel on.
+    client: OnceCell<Rc<Link>>,
     idle: Idle,
     began: Stamp,
     /// When the last byte, or the end of one direction, was passed on.
@@ -127,6 +130,7 @@ impl Shared {
         let now = Stamp::coarse();
         Shared {
             backend,
+            client: OnceCell::new(),
             idle,
             began: now,
             moved: Cell::new(now),
@@ -171,7 +175,8 @@ impl Shared {
 
     /// Sets why the tunnel ends. The first reason counts, unless neither side was to blame for the rest.
     fn ends(&self, why: TunnelEnd) {
-        let is_ours = matches!(why, TunnelEnd::IdleTimeout | TunnelEnd::Shutdown | TunnelEnd::Moved);
+        use TunnelEnd::{Evicted, IdleTimeout, Moved, Shutdown};
+        let is_ours = matches!(why, IdleTimeout | Shutdown | Evicted | Moved);
         if self.end.get().is_none() || is_ours && !self.is_cut.get() {
             self.end.set(Some(why));
         }
@@ -194,6 +199,12 @@ impl Shared {
         for end in [&client.transport, self.backend()] {
             let _ = end.socket().shutdown(Shutdown::Both);
         }
+    }
+
+    /// Why the server has ended the client's connection, until both directions are cut for it.
+    fn uncut_end(&self) -> Option<TunnelEnd> {
+        let client = self.client.get().filter(|_| !self.is_cut.get());
+        client.and_then(|client| client.end_of_tunnel())
     }
 
     /// The time until the idle timeout, if nothing moves meanwhile.
@@ -315,12 +326,13 @@ impl ToBackend {
         let (client, shared) = (io.link().clone(), &*self.shared);
         let backend = shared.backend();
         let read = |into: &mut [u8]| io.try_read(into);
-        match shared.copy(&client.transport, read, backend, Towards::Backend) {
-            Ok(false) => return,
-            Ok(true) if client.is_shut_down() => shared.cut(&client, TunnelEnd::Shutdown),
-            Ok(true) => shared.half_close(backend, TunnelEnd::Client),
-            Err(Failed::From) => shared.cut(&client, TunnelEnd::ClientFailed),
-            Err(Failed::To(_)) => shared.cut(&client, TunnelEnd::BackendFailed),
+        let copied = shared.copy(&client.transport, read, backend, Towards::Backend);
+        match (copied, client.end_of_tunnel()) {
+            (Ok(false), _) => return,
+            (_, Some(why)) => shared.cut(&client, why),
+            (Ok(true), None) => shared.half_close(backend, TunnelEnd::Client),
+            (Err(Failed::From), None) => shared.cut(&client, TunnelEnd::ClientFailed),
+            (Err(Failed::To(_)), None) => shared.cut(&client, TunnelEnd::BackendFailed),
         }
         self.is_over = true;
     }
@@ -343,6 +355,7 @@ impl ToBackend {
 
 impl Session for ToBackend {
     fn open(&mut self, io: &mut Upgraded) -> AfterBurst {
+        self.shared.client.get_or_init(|| io.link().clone());
         if self.shared.is_to_client_over.get() {
             return self.rest(io);
         }
@@ -370,6 +383,8 @@ impl Session for ToBackend {
         self.has_seen_end = self.shared.is_to_client_over.get();
         if !self.is_over {
             self.carry(io);
+        } else if let Some(why) = self.shared.uncut_end() {
+            self.shared.cut(io.link(), why);
         }
         self.rest(io)
     }
@@ -406,7 +421,8 @@ impl Session for ToBackend {
     }
 
     fn poll_woken(&mut self, _: &mut Context<'_>) -> Poll<()> {
-        match self.shared.is_to_client_over.get() && !self.has_seen_end {
+        let is_to_client_over = self.shared.is_to_client_over.get() && !self.has_seen_end;
+        match is_to_client_over || self.shared.uncut_end().is_some() {
             true => Poll::Ready(()),
             false => Poll::Pending,
         }
@@ -460,17 +476,19 @@ impl Dormant for ToClient {
             return AfterBurst::End;
         }
         self.shared.is_to_client_busy.set(true);
-        match self.carry() {
-            Ok(false) => {
+        let carried = self.carry();
+        match (carried, self.client.end_of_tunnel()) {
+            (Ok(false), _) => {
                 self.shared.is_to_client_busy.set(false);
                 return AfterBurst::Sleep(None);
             }
-            Ok(true) => {
+            (_, Some(why)) => self.shared.cut(&self.client, why),
+            (Ok(true), None) => {
                 self.shared.half_close(&self.client.transport, TunnelEnd::Backend);
                 self.has_ended = true;
             }
-            Err(Failed::From) => self.shared.cut(&self.client, TunnelEnd::BackendFailed),
-            Err(Failed::To(error)) => {
+            (Err(Failed::From), None) => self.shared.cut(&self.client, TunnelEnd::BackendFailed),
+            (Err(Failed::To(error)), None) => {
                 let is_slow = CloseReason::of_output(&error) == CloseReason::WriteTimeout;
                 let why = if is_slow {
                     TunnelEnd::WriteTimeout

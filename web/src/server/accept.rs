@@ -384,7 +384,7 @@ pub(crate) fn drain(service: &Service) -> usize {
     let left = worker.links();
     for link in &left {
         link.leaves_protocol(CloseReason::Shutdown);
-        let _ = link.socket().shutdown(Shutdown::Both);
+        link.cut();
     }
     Local::leave(service);
     left.len()

@@ -1,13 +1,18 @@
 //! Upgraded connections through a proxy: a tunnel begins only when the backend agrees, and lasts
 //! until both directions have ended.
 
-use std::io::Write;
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc;
+use std::sync::{Mutex, mpsc};
+use std::thread;
 use std::time::{Duration, Instant};
+
+use osier::memory::{self, Account};
 
 use crate::common::backend::{Backend, Conn, pattern, serve};
 use crate::common::{Client, PATIENCE, Site, eventually, site_with, taken};
+use crate::memory::in_a_small_child;
 use crate::tls;
 use osier_web::proxy::{Options, Proxy};
 use osier_web::upstream::Upstream;
@@ -35,7 +40,10 @@ fn switching(then: impl Fn(&mut Conn) + Send + Sync + 'static) -> (Backend, Upst
 }
 
 fn upgraded(site: &Site) -> Client {
-    let mut client = site.connect();
+    upgrade(site.connect())
+}
+
+fn upgrade<S: Read + Write>(mut client: Client<S>) -> Client<S> {
     client.send("GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n");
     let (status, head) = client.head();
     assert_eq!(status, 101, "{head}");
@@ -605,5 +613,102 @@ fn a_tunnel_of_small_records_over_tls_leaves_others_their_turns() {
             assert_eq!(other.get("/other").text(), "served");
         }
         stop.store(true, Ordering::Relaxed);
+    });
+}
+
+/// Sends why each tunnel of the server has ended.
+fn telling(server: Server) -> (Server, mpsc::Receiver<&'static str>) {
+    let (tell, told) = mpsc::channel();
+    let server = server.on_request(move |served| {
+        let tell = tell.clone();
+        served.at_tunnel_end(move |tunnel| {
+            let _ = tell.send(tunnel.end().as_str());
+        });
+    });
+    (server, told)
+}
+
+/// The end of the drain reaches a TLS session as an end of TCP without a word of TLS.
+#[test]
+fn the_end_of_a_drain_is_no_failure_of_a_client_over_tls() {
+    let (_backend, upstream) = switching(|conn| drop(conn.rest()));
+    let router = Router::new().fallback(Proxy::new(upstream).handler());
+    let mut told = None;
+    let site = tls::site(router, |server| {
+        let timeouts = Timeouts {
+            drain: Duration::from_millis(200),
+            ..Timeouts::default()
+        };
+        let (server, ends) = telling(server.timeouts(timeouts));
+        told = Some(ends);
+        server
+    });
+    let _client = upgrade(tls::connect(&site));
+    site.stop.shutdown();
+    assert_eq!(told.unwrap().recv_timeout(PATIENCE), Ok("shutdown"));
+}
+
+/// The runtime goes on, as it does after a reload that has removed a listener.
+#[test]
+fn the_end_of_a_drain_ends_a_tunnel_whose_client_has_half_closed() {
+    for pours in [false, true] {
+        let (done, wait) = mpsc::channel::<()>();
+        let wait = Mutex::new(wait);
+        let (_backend, upstream) = switching(move |conn| {
+            assert!(conn.rest().is_empty());
+            conn.send("it has");
+            while pours && conn.send([b'x'; 1 << 16]) {}
+            let _ = wait.lock().unwrap().recv();
+        });
+        let options = Options {
+            tunnel_half_closed: Duration::from_secs(3600),
+            ..Options::default()
+        };
+        let router = Router::new().fallback(Proxy::with(upstream.clone(), options).handler());
+        let timeouts = Timeouts {
+            drain: Duration::from_millis(200),
+            ..Timeouts::default()
+        };
+        let (server, told) = telling(Server::new(router).timeouts(timeouts));
+        let (started, start) = mpsc::channel();
+        let (stop, stopped) = mpsc::channel::<()>();
+        let running = thread::spawn(move || {
+            let runtime = osier::Runtime::builder().workers(1).build().unwrap();
+            runtime.run(move || {
+                let listening = server.bind("127.0.0.1:0").unwrap();
+                started.send((listening.local_addr(), listening.handle())).unwrap();
+                listening.run();
+                let _ = osier::unblock(move || stopped.recv());
+            });
+        });
+        let (addr, handle) = start.recv_timeout(PATIENCE).expect("the server starts");
+        let mut client = upgrade(Client::new(TcpStream::connect(addr).unwrap()));
+        client.finish_sending();
+        assert_eq!(client.take(6), b"it has");
+        handle.shutdown();
+        assert_eq!(told.recv_timeout(PATIENCE), Ok("shutdown"), "{pours}");
+        eventually("the lease ends", || upstream.stats()[0].leases == 0);
+        drop((done, stop));
+        running.join().unwrap();
+    }
+}
+
+#[test]
+fn a_tunnel_that_is_closed_because_memory_is_short_says_so() {
+    let name = "proxy_tunnel::a_tunnel_that_is_closed_because_memory_is_short_says_so";
+    in_a_small_child(name, || {
+        let (_backend, upstream) = switching(|conn| while conn.send([b'x'; 1 << 16]) {});
+        let router = Router::new().fallback(Proxy::new(upstream).handler());
+        let (server, told) = telling(Server::new(router));
+        let site = site_with(1, server, |server| server.bind("127.0.0.1:0"));
+        for half_closed in [false, true] {
+            let client = upgraded(&site);
+            if half_closed {
+                client.finish_sending();
+            }
+            let all = Account::named("greedy").charge(memory::limit().expect("the child has one"));
+            assert_eq!(told.recv_timeout(PATIENCE), Ok("evicted"), "{half_closed}");
+            drop((client, all));
+        }
     });
 }

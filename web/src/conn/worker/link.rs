@@ -18,6 +18,8 @@ use crate::conn::log::record::{Level, Record};
 use crate::conn::protocol::Protocol;
 use crate::conn::stalled;
 use crate::conn::transport::Transport;
+#[cfg(feature = "proxy")]
+use crate::conn::tunnel::TunnelEnd;
 use crate::listen::NOWHERE;
 
 use super::{FRESH_GRACE, LINGER_GRACE, Worker};
@@ -149,10 +151,21 @@ impl Link {
         }
     }
 
-    /// Whether the end of a drain has cut it, after it has left HTTP.
+    /// Why the server has ended it, after it has left HTTP. Its fibers meet an end or a failure of the socket then that is not the
+    /// client's.
     #[cfg(feature = "proxy")]
-    pub(crate) fn is_shut_down(&self) -> bool {
-        self.phase.get() == Phase::Ended(CloseReason::Shutdown)
+    pub(crate) fn end_of_tunnel(&self) -> Option<TunnelEnd> {
+        match self.phase.get() {
+            Phase::Ended(CloseReason::Shutdown) => Some(TunnelEnd::Shutdown),
+            Phase::Ended(CloseReason::Evicted) => Some(TunnelEnd::Evicted),
+            _ => None,
+        }
+    }
+
+    /// Ends the socket in both directions. A dormant connection that does not wait for bytes is woken, too.
+    pub(crate) fn cut(&self) {
+        let _ = self.socket().shutdown(Shutdown::Both);
+        osier::dormant::wake(self.socket());
     }
 
     /// Whether it ends because its place or its memory is needed.
@@ -299,7 +312,7 @@ impl stalled::Connection for Link {
     fn evict_at_once(&self) {
         self.phase.set(Phase::Ended(CloseReason::Evicted));
         Link::abandon(self.socket());
-        let _ = self.socket().shutdown(Shutdown::Both);
+        self.cut();
     }
 }
 
