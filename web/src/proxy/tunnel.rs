@@ -23,6 +23,7 @@ use std::cell::{Cell, OnceCell};
 use std::io;
 use std::mem;
 use std::net::Shutdown;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -37,6 +38,7 @@ use crate::conn::cannot_watch;
 use crate::conn::close::CloseReason;
 #[cfg(feature = "upgrade")]
 use crate::conn::handover::record::Tunnel;
+use crate::conn::log::record::{Level, Record, how_it_panicked};
 use crate::conn::transport::Transport;
 use crate::conn::tunnel::{EndedTunnel, TunnelEnd, TunnelHook};
 use crate::conn::worker::Link;
@@ -266,14 +268,20 @@ impl Drop for Shared {
         }
         if let (Some(hook), Some(ticket)) = (self.hook.take(), self.backend.ticket()) {
             let [received, sent] = &self.passed;
-            hook(&EndedTunnel {
+            let ended = EndedTunnel {
                 backend: ticket.label(),
                 received: received.get(),
                 sent: sent.get(),
                 duration: now.since(self.began),
                 // A client that has left before the beginning is no direction's end.
                 end: self.end.get().unwrap_or(TunnelEnd::ClientFailed),
-            });
+            };
+            // A panic must not leave a destructor: the fiber may be unwinding already.
+            if let (Err(payload), Some(client)) = (catch_unwind(AssertUnwindSafe(|| hook(&ended))), self.client.get()) {
+                let text = format_args!("the hook at the end of a tunnel {}", how_it_panicked(&*payload));
+                let record = Record::new(Level::Error, text).of_client(client.peer(), client.is_proxied());
+                client.worker.server.log(&record);
+            }
         }
     }
 }

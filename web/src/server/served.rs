@@ -188,7 +188,7 @@ impl<'a> Served<'a> {
     }
 
     /// Calls `hook` once the tunnel that [begins](Served::begins_tunnel) has ended, on the worker that had it. The last hook counts. Without
-    /// a tunnel, `hook` is dropped.
+    /// a tunnel, `hook` is dropped. It runs in a destructor: it must not suspend, and its panic is logged and goes no further.
     ///
     /// ```
     /// use osier_web::{Router, Server, proxy::Proxy, upstream::Upstream};

@@ -712,3 +712,17 @@ fn a_tunnel_that_is_closed_because_memory_is_short_says_so() {
         }
     });
 }
+
+#[test]
+fn a_hook_that_panics_at_the_end_of_a_tunnel_is_logged() {
+    let (_backend, upstream) = switching(|conn| drop(conn.rest()));
+    let router = Router::new().fallback(Proxy::new(upstream.clone()).handler());
+    let server = Server::new(router).on_request(|served| served.at_tunnel_end(|_| panic!("a bad hook")));
+    let site = site_with(1, server, |server| server.bind("127.0.0.1:0"));
+    drop(upgraded(&site));
+    eventually("a line", || {
+        site.logged("the hook at the end of a tunnel panicked: a bad hook")
+    });
+    drop(upgraded(&site));
+    eventually("the leases end", || upstream.stats()[0].leases == 0);
+}
