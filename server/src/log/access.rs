@@ -8,6 +8,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use osier::memory::{Account, Charge};
 use osier_web::{Level, Phase, Served, Times};
 
 use super::entry::{Entry, combined, cut, json, json_of, template};
@@ -24,8 +25,8 @@ use crate::reader::Reason;
 /// part might begin with bytes of a client, which the journal would take for a priority.
 const STDERR_LINE: usize = (16 << 10) - 1;
 
-/// The number of texts of every request that a line needs.
-const FIXED: usize = 6;
+/// Bytes that are kept of each text of a request until its tunnel ends.
+const TEXT_MOST: usize = 1 << 10;
 
 /// Bytes of room for a line that a thread keeps. Lines are seldom longer.
 const KEPT: usize = 4 << 10;
@@ -61,8 +62,8 @@ pub struct AccessLog {
     has_id: bool,
     /// Whether lines have times by phase.
     has_times: bool,
-    /// The fields of requests that lines have.
-    headers: Box<[Box<str>]>,
+    /// The fields of lines that are texts of the request.
+    texts: Box<[Field]>,
     writer: Writer,
     /// The file that [`AccessLog::reopen`] opens again. None for another destination.
     path: Option<PathBuf>,
@@ -128,21 +129,27 @@ impl AccessLog {
             Format::Json(fields) => fields.contains(&field) || (fields.is_empty() && field == Field::RequestId),
             Format::Combined | Format::Off => false,
         };
-        let named: Vec<&Field> = match &format {
-            Format::Template(template) => template.fields().collect(),
-            Format::Json(fields) => fields.iter().collect(),
-            Format::Combined | Format::Off => Vec::new(),
+        let header = |name: &str| Field::Header(name.into());
+        let named = match &format {
+            Format::Template(template) => template.fields().cloned().collect(),
+            Format::Json(fields) if !fields.is_empty() => fields.clone(),
+            Format::Json(_) => vec![Field::Request, Field::Host, header("referer"), header("user-agent")],
+            Format::Combined | Format::Off => vec![Field::Request, header("referer"), header("user-agent")],
         };
-        let header = |field: &Field| match field {
-            Field::Header(name) => Some(name.clone()),
-            _ => None,
-        };
-        let headers = match named.is_empty() {
-            true => ["referer", "user-agent"].map(Into::into).into(),
-            false => named.into_iter().filter_map(header).collect(),
-        };
+        let mut texts = Vec::new();
+        for field in named {
+            let parts = match field {
+                Field::Request => vec![Field::Method, Field::Target],
+                field => vec![field],
+            };
+            for part in parts {
+                if is_text(&part) && !texts.contains(&part) {
+                    texts.push(part);
+                }
+            }
+        }
         Ok(AccessLog {
-            headers,
+            texts: texts.into(),
             has_site: has(Field::Site),
             has_id: has(Field::RequestId),
             has_times: has(Field::Times) || Phase::ALL.into_iter().any(|phase| has(Field::Phase(phase))),
@@ -234,40 +241,28 @@ impl AccessLog {
 
     /// Adds the line of a request once the tunnel that it has begun has ended. Until then what the line needs of the request is kept.
     fn record_at_end(self: &Arc<Self>, served: &Served<'_>, site: Option<&str>) {
-        let fixed: [&str; FIXED] = [
-            served.method(),
-            served.target(),
-            served.path(),
-            served.query().unwrap_or_default(),
-            served.host().unwrap_or_default(),
-            site.unwrap_or_default(),
-        ];
-        let headers = self
-            .headers
-            .iter()
-            .map(|name| served.header(name).unwrap_or_default().into());
-        let texts: Box<[Box<[u8]>]> = fixed.iter().map(|text| text.as_bytes().into()).chain(headers).collect();
+        let kept = Kept::new(self, served, site.unwrap_or_default());
         let times = self.has_times.then(|| Box::new(served.times()));
-        let (log, client, version) = (Arc::clone(self), served.client_ip(), served.protocol());
+        let (client, version) = (served.client_ip(), served.protocol());
         let (status, before, trace) = (served.status().as_u16(), served.duration(), served.trace());
         let id = self.has_id.then(|| served.id());
         served.at_tunnel_end(move |tunnel| {
-            let header = |name: &str| log.headers.iter().position(|known| **known == *name);
-            log.record(&Entry {
+            let text = |field| kept.text(|known| *known == field);
+            kept.log.record(&Entry {
                 client,
                 time: now(),
-                method: &texts[0],
-                target: &texts[1],
-                path: &texts[2],
-                query: &texts[3],
+                method: text(Field::Method),
+                target: text(Field::Target),
+                path: text(Field::Path),
+                query: text(Field::Query),
                 version,
                 status,
                 bytes: tunnel.sent(),
                 received: tunnel.received(),
                 tunnel: Some((tunnel.backend(), tunnel.end().as_str())),
-                host: &texts[4],
-                site: std::str::from_utf8(&texts[5]).unwrap_or_default(),
-                fields: &|name| header(name).map_or(&[][..], |at| &texts[FIXED + at]),
+                host: text(Field::Host),
+                site: std::str::from_utf8(text(Field::Site)).unwrap_or_default(),
+                fields: &|name| kept.text(|known| matches!(known, Field::Header(known) if **known == *name)),
                 took: Some(before + tunnel.duration()),
                 times: times.as_deref().copied().unwrap_or(Times::ZERO),
                 trace,
@@ -282,6 +277,60 @@ impl AccessLog {
     /// Until every line is written, for a few seconds at most.
     pub fn finish(&self) {
         self.writer.finish();
+    }
+}
+
+/// Whether the value of a field is a text of the request.
+fn is_text(field: &Field) -> bool {
+    use Field::{Header, Host, Method, Path, Query, Site, Target};
+    matches!(field, Site | Host | Method | Target | Path | Query | Header(_))
+}
+
+/// The texts of a request until its tunnel ends. Only the format of the log says which.
+struct Kept {
+    log: Arc<AccessLog>,
+    /// The texts in the order of [`AccessLog::texts`], each behind its length in two bytes.
+    bytes: Box<[u8]>,
+    _charge: Charge,
+}
+
+impl Kept {
+    fn new(log: &Arc<AccessLog>, served: &Served<'_>, site: &str) -> Kept {
+        let mut bytes = Vec::new();
+        for field in &log.texts {
+            let text = match field {
+                Field::Site => site.as_bytes(),
+                Field::Host => served.host().unwrap_or_default().as_bytes(),
+                Field::Method => served.method().as_bytes(),
+                Field::Target => served.target().as_bytes(),
+                Field::Path => served.path().as_bytes(),
+                Field::Query => served.query().unwrap_or_default().as_bytes(),
+                Field::Header(name) => served.header(name).unwrap_or_default(),
+                _ => b"",
+            };
+            let text = cut(text, TEXT_MOST);
+            bytes.extend_from_slice(&(text.len() as u16).to_le_bytes());
+            bytes.extend_from_slice(text);
+        }
+        Kept {
+            log: Arc::clone(log),
+            _charge: Account::CONNECTIONS.charge(bytes.len()),
+            bytes: bytes.into(),
+        }
+    }
+
+    /// The text of the field that `is` knows.
+    fn text(&self, is: impl Fn(&Field) -> bool) -> &[u8] {
+        let mut rest = &*self.bytes;
+        for field in &self.log.texts {
+            let [low, high, behind @ ..] = rest else { break };
+            let (text, behind) = behind.split_at(u16::from_le_bytes([*low, *high]).into());
+            if is(field) {
+                return text;
+            }
+            rest = behind;
+        }
+        b""
     }
 }
 

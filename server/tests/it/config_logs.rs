@@ -487,6 +487,33 @@ fn the_line_of_a_tunnel_comes_at_its_end_and_says_how_it_has_ended() {
     assert_eq!(line_with(&sites, "lines", "/a.txt"), "/a.txt 0 10 -");
 }
 
+/// The log keeps little of what a client has sent.
+#[test]
+fn the_line_of_a_tunnel_has_a_part_of_a_long_text() {
+    let backend = echoing_backend();
+    let to = backend.local_addr().unwrap();
+    let text = |log: &str| {
+        let form = "$path $header_x_long $tunnel_end";
+        format!(
+            "log = {{ file = \"{log}\", format = \"{form}\" }}\n{SITE}[[site.route]]\npath = \"/up\"\nproxy = \"{to}\"\n{FILES}"
+        )
+    };
+    let sites = Sites::start(&text("first"));
+    let mut client = sites.connect();
+    let long = format!("X-Long: {}", "a".repeat(3000));
+    send(
+        &mut client,
+        "GET",
+        "x",
+        "/up",
+        &["Connection: Upgrade", "Upgrade: echo", &long],
+    );
+    assert_eq!(client.receive_head().status, 101);
+    client.stream.shutdown(std::net::Shutdown::Write).unwrap();
+    let line = line_with(&sites, "first", "/up");
+    assert_eq!(line, format!("/up {} client", "a".repeat(1024)));
+}
+
 /// Clients and support need the id of a WebSocket as that of any request.
 #[test]
 fn a_101_has_the_fields_of_the_policies() {
