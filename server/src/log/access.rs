@@ -7,6 +7,7 @@ use std::cell::Cell;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use osier::memory::{Account, Charge};
 use osier_web::{Level, Phase, Served, Times};
@@ -64,6 +65,8 @@ pub struct AccessLog {
     has_times: bool,
     /// The fields of lines that are texts of the request.
     texts: Box<[Field]>,
+    /// The tunnels whose lines are to come.
+    tunnels: AtomicUsize,
     writer: Writer,
     /// The file that [`AccessLog::reopen`] opens again. None for another destination.
     path: Option<PathBuf>,
@@ -150,6 +153,7 @@ impl AccessLog {
         }
         Ok(AccessLog {
             texts: texts.into(),
+            tunnels: AtomicUsize::new(0),
             has_site: has(Field::Site),
             has_id: has(Field::RequestId),
             has_times: has(Field::Times) || Phase::ALL.into_iter().any(|phase| has(Field::Phase(phase))),
@@ -271,6 +275,11 @@ impl AccessLog {
         });
     }
 
+    /// Whether the line of a tunnel is to come.
+    pub fn is_awaited(&self) -> bool {
+        self.tunnels.load(Relaxed) > 0
+    }
+
     /// Writes the remaining lines and ends the log. Lines recorded later are lost.
     ///
     /// # Blocks the thread
@@ -312,6 +321,7 @@ impl Kept {
             bytes.extend_from_slice(&(text.len() as u16).to_le_bytes());
             bytes.extend_from_slice(text);
         }
+        log.tunnels.fetch_add(1, Relaxed);
         Kept {
             log: Arc::clone(log),
             _charge: Account::CONNECTIONS.charge(bytes.len()),
@@ -331,6 +341,12 @@ impl Kept {
             rest = behind;
         }
         b""
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        self.log.tunnels.fetch_sub(1, Relaxed);
     }
 }
 

@@ -181,6 +181,7 @@ pub fn build(
 ) -> Result<Snapshot, Reason> {
     let nothing = Parts::default();
     let old_routes = old.and_then(|old| Some(&old.shown()?.routes));
+    let old_logs = old.map_or(&[][..], |old| &old.logs);
     let old = old.map_or(&nothing, |old| &old.parts);
     let mut builder = Builder {
         old,
@@ -206,7 +207,8 @@ pub fn build(
     for site in &config.sites {
         sites.push(builder.site(config, site)?);
     }
-    let logs = logs(&builder.new, old, default);
+    let mut logs = logs(&builder.new, old, default);
+    keep_awaited(&mut logs, old_logs);
     let beyond = builder.shown.as_ref().map_or(0, |shown| shown.routes.beyond());
     if beyond > 0 {
         resources.handlers.say.warning(format_args!(
@@ -255,12 +257,24 @@ fn listeners(config: &Config, slots: &[usize]) -> (Vec<Option<Hosts>>, Vec<Optio
     (hosts, real_ips)
 }
 
+/// Logs by the label that requests carry. `None` is a log that is off.
+type Logs = Vec<(u32, Option<Arc<AccessLog>>)>;
+
+/// Adds the logs of the old snapshot that tunnels of any earlier configuration write to at their end.
+fn keep_awaited(logs: &mut Logs, old: &[(u32, Option<Arc<AccessLog>>)]) {
+    for (label, log) in old {
+        if log.as_ref().is_some_and(|log| log.is_awaited()) && !logs.iter().any(|(known, _)| known == label) {
+            logs.push((*label, log.clone()));
+        }
+    }
+}
+
 /// The logs of a snapshot by label. `default` is the label of the log for requests without a label.
-fn logs(new: &Parts, old: &Parts, default: u32) -> Vec<(u32, Option<Arc<AccessLog>>)> {
+fn logs(new: &Parts, old: &Parts, default: u32) -> Logs {
     let mut logs: Vec<_> = new.logs.iter().map(|(_, label, log)| (*label, log.clone())).collect();
     let of_default = new.logs.iter().find(|(_, label, _)| *label == default);
     logs.push((0, of_default.and_then(|(.., log)| log.clone())));
-    // A request that began under the old configuration must still be logged. Logs that are older are dropped.
+    // A request that began under the old configuration must still be logged.
     let is_old = |settings: &Log| !new.logs.iter().any(|(known, ..)| known == settings);
     let of_old = old.logs.iter().filter(|(settings, ..)| is_old(settings));
     logs.extend(of_old.map(|(_, label, log)| (*label, log.clone())));

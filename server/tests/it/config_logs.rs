@@ -487,9 +487,9 @@ fn the_line_of_a_tunnel_comes_at_its_end_and_says_how_it_has_ended() {
     assert_eq!(line_with(&sites, "lines", "/a.txt"), "/a.txt 0 10 -");
 }
 
-/// The log keeps little of what a client has sent.
+/// The log of its configuration is opened again after a rotation, and keeps little of what a client has sent.
 #[test]
-fn the_line_of_a_tunnel_has_a_part_of_a_long_text() {
+fn the_line_of_a_tunnel_goes_to_its_log_after_two_reloads_and_a_rotation() {
     let backend = echoing_backend();
     let to = backend.local_addr().unwrap();
     let text = |log: &str| {
@@ -509,6 +509,13 @@ fn the_line_of_a_tunnel_has_a_part_of_a_long_text() {
         &["Connection: Upgrade", "Upgrade: echo", &long],
     );
     assert_eq!(client.receive_head().status, 101);
+    for log in ["second", "third"] {
+        sites.reload(&text(log));
+    }
+    let [file, rotated] = ["first", "first.1"].map(|name| sites.folder.join(name));
+    std::fs::rename(&file, rotated).unwrap();
+    sites.server.signal(Signal::USR1);
+    wait_for("the new file", || file.exists());
     client.stream.shutdown(std::net::Shutdown::Write).unwrap();
     let line = line_with(&sites, "first", "/up");
     assert_eq!(line, format!("/up {} client", "a".repeat(1024)));
