@@ -353,7 +353,8 @@ impl Backend {
         within(limit, || self.names.addrs(osier::time::coarse_now(), look_up))
     }
 
-    /// Whether a socket with this address at its other end leads to the backend. A name is looked up within `limit`.
+    /// Whether a socket with this address at its other end leads to the backend. A name without a known address is looked up once, within
+    /// `limit`.
     #[cfg(all(feature = "proxy", feature = "upgrade"))]
     pub(super) fn is_at(&self, peer: &SocketAddrAny, limit: Duration) -> bool {
         match &self.address {
@@ -364,7 +365,7 @@ impl Backend {
             }
             Address::Tcp(host) => SocketAddr::try_from(peer.clone()).is_ok_and(|peer| {
                 let port = host.rsplit_once(':').and_then(|(_, port)| port.parse().ok());
-                port == Some(peer.port()) && self.addrs(host, limit).is_ok_and(|addrs| addrs.contains(&peer))
+                port == Some(peer.port()) && self.names.addrs_joined(|| self.addrs(host, limit)).contains(&peer)
             }),
         }
     }

@@ -19,6 +19,9 @@ const DOUBTED: Duration = Duration::from_secs(1);
 pub(super) struct Names {
     every: Duration,
     known: Mutex<Known>,
+    /// The one lookup of [`Names::addrs_joined`].
+    #[cfg(all(feature = "proxy", feature = "upgrade"))]
+    joined: osier::sync::OnceCell<()>,
 }
 
 #[derive(Default)]
@@ -34,6 +37,8 @@ impl Names {
         Names {
             every,
             known: Mutex::default(),
+            #[cfg(all(feature = "proxy", feature = "upgrade"))]
+            joined: osier::sync::OnceCell::new(),
         }
     }
 
@@ -76,6 +81,23 @@ impl Names {
             Err(error) if osier::Cancelled::is(&error) || old.is_empty() => Err(error),
             Err(_) => Ok(old),
         }
+    }
+
+    /// The known addresses, however old. While there are none, the first caller calls `find`, which calls [`Names::addrs`], and all
+    /// others wait for that. If it finds nothing, nobody calls it again: an upgrade asks for thousands of sockets at once.
+    ///
+    /// # Suspends
+    ///
+    /// Where `find` suspends.
+    #[cfg(all(feature = "proxy", feature = "upgrade"))]
+    pub(super) fn addrs_joined(&self, find: impl FnOnce() -> io::Result<Arc<[SocketAddr]>>) -> Arc<[SocketAddr]> {
+        if self.lock().addrs.is_empty() {
+            let _ = self.joined.get_or_try_init(|| match find() {
+                Err(error) if osier::Cancelled::is(&error) => Err(error),
+                _ => Ok(()),
+            });
+        }
+        self.lock().addrs.clone()
     }
 
     /// Notes that no address could be connected to: the name may have moved. The next lookup is
@@ -190,5 +212,39 @@ mod tests {
         });
         assert_eq!((slow.unwrap()[0].port(), scene.lookups.get()), (3, 1));
         assert_eq!(scene.used(40_001, Ok(2)), Ok(3));
+    }
+
+    #[cfg(all(feature = "proxy", feature = "upgrade"))]
+    #[test]
+    fn many_sockets_of_an_upgrade_share_one_lookup_whether_it_finds_an_address_or_not() {
+        use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+        let addr = SocketAddr::from(([127, 0, 0, 1], 1));
+        for found in [Some(addr), None] {
+            let shared = Arc::new((Names::new(EVERY), AtomicUsize::new(0)));
+            let runtime = osier::Runtime::builder().workers(1).build().unwrap();
+            let all = runtime.run(|| {
+                let ask = || {
+                    let shared = shared.clone();
+                    osier::spawn_local(move || {
+                        let (names, lookups) = &*shared;
+                        let look_up = || {
+                            lookups.fetch_add(1, Relaxed);
+                            // The others ask meanwhile.
+                            (0..10).for_each(|_| osier::yield_now());
+                            Ok(Arc::from([found.ok_or(io::ErrorKind::NotFound)?]))
+                        };
+                        names.addrs_joined(|| names.addrs(Instant::now(), look_up)).to_vec()
+                    })
+                };
+                let asking: Vec<_> = (0..20).map(|_| ask()).collect();
+                asking
+                    .into_iter()
+                    .map(|fiber| fiber.join().unwrap())
+                    .collect::<Vec<_>>()
+            });
+            assert!(all.iter().all(|addrs| addrs.first() == found.as_ref()), "{all:?}");
+            assert_eq!(shared.1.load(Relaxed), 1);
+        }
     }
 }
