@@ -91,7 +91,8 @@ pub struct BackendStats {
     pub tunnels_ended: u64,
     /// The sum of the times of these tunnels.
     pub tunnel_time: Duration,
-    /// Bytes that tunnels have passed on to the backend. Those of the last seconds of a tunnel may be missing until it ends.
+    /// Bytes that tunnels have passed on to the backend. A tunnel adds its bytes when it passes some on and ten seconds are over, and at
+    /// its end.
     pub tunnel_bytes_to_backend: u64,
     /// Bytes that tunnels have passed on to clients, in the same way.
     pub tunnel_bytes_to_clients: u64,
