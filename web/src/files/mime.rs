@@ -18,7 +18,9 @@ pub fn content_type(name: &Path) -> String {
         "application/font-woff" => "font/woff",
         "audio/m4a" => "audio/mp4",
         // Lists of stations (m3u) have kept that name.
-        "audio/x-mpegurl" if name.extension() == Some("m3u8".as_ref()) => "application/vnd.apple.mpegurl",
+        "audio/x-mpegurl" if name.extension().is_some_and(|end| end.eq_ignore_ascii_case("m3u8")) => {
+            "application/vnd.apple.mpegurl"
+        }
         "video/vnd.dlna.mpeg-tts" => "video/mp2t",
         guess => guess,
     };
@@ -67,6 +69,7 @@ mod tests {
             ("a.m4a", "audio/mp4"),
             ("a.m3u", "audio/x-mpegurl"),
             ("a.m3u8", "application/vnd.apple.mpegurl"),
+            ("A.M3U8", "application/vnd.apple.mpegurl"),
             ("a.ts", "video/mp2t"),
             ("a.pdf", "application/pdf"),
             ("a.mp4", "video/mp4"),
