@@ -531,12 +531,15 @@ fn give(sending: &Sending, items: &Items, servers: &[Registered], elders: &[Arc<
 fn listen(receiving: &mut Receiving, dialog: &Arc<Dialog>, upgrade: &Upgrade) {
     loop {
         match receiving.receive() {
-            Ok(Some((Message::Part { name, bytes }, _))) => upgrade.deliver(&name, &bytes, dialog),
+            Ok(Some((Message::Part { name, bytes }, _))) if dialog.look(|heard| !heard.failed) => {
+                upgrade.deliver(&name, &bytes, dialog);
+            }
             Ok(Some((Message::Taken { batch }, _))) => dialog.hear_taken(batch),
             Ok(Some((Message::Refused { why }, _))) => return dialog.break_off(|| why),
             Ok(Some((Message::Failed { why }, _))) => {
                 dialog.hear(|heard| heard.failed = true);
-                return dialog.break_off(|| why);
+                // It may say later that it stops.
+                dialog.break_off(|| why);
             }
             Ok(Some((message, _))) => dialog.hear(|heard| match message {
                 Message::Ready { servers } => heard.ready = Some(servers),
@@ -703,6 +706,23 @@ mod tests {
             assert!(lives(id), "nobody may end a process that serves");
             let id = rustix::process::Pid::from_raw(id as i32).unwrap();
             rustix::process::kill_process(id, rustix::process::Signal::KILL).unwrap();
+        });
+    }
+
+    #[test]
+    fn a_process_that_takes_no_more_connections_is_heard_on() {
+        osier::run(|| {
+            let (near, far) = UnixStream::pair().unwrap();
+            let ((_near, mut receiving), (far, _)) = (channel::open(near).unwrap(), channel::open(far).unwrap());
+            let dialog = Arc::new(Dialog::new());
+            let why = "it is full".to_owned();
+            for message in [Message::Failed { why }, Message::Stopping] {
+                far.send(&message, &[]).unwrap();
+            }
+            drop(far);
+            listen(&mut receiving, &dialog, &Upgrade::made(None));
+            assert!(dialog.look(|heard| heard.failed && heard.stopping));
+            assert_eq!(dialog.why_broken().as_deref(), Some("it is full"));
         });
     }
 
