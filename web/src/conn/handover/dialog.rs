@@ -175,14 +175,19 @@ impl Dialog {
         }
     }
 
-    /// Queues a message, and waits until it has left this process, for `limit` at most.
+    /// Queues a message, and waits until it has left this process, for `limit` at most. Returns whether it has, and `None` if the sender still
+    /// tries.
     ///
     /// # Suspends
     ///
     /// Until then, or until the sender has ended. Any number of fibers may wait.
-    pub(crate) fn send_within(&self, message: Message, limit: Duration) {
+    pub(crate) fn send_within(&self, message: Message, limit: Duration) -> Option<bool> {
         let (number, begun) = (self.add(message), osier::time::now());
-        while self.is_sent(number).is_none() && osier::time::now().saturating_duration_since(begun) < limit {
+        loop {
+            let is_sent = self.is_sent(number);
+            if is_sent.is_some() || osier::time::now().saturating_duration_since(begun) >= limit {
+                return is_sent;
+            }
             osier::sleep(TICK);
         }
     }

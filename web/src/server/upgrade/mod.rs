@@ -134,8 +134,8 @@ struct Shared {
     given: Mutex<Items>,
     /// The channel to the old process, until [`Upgrade::ready`].
     arriving: Mutex<Option<new::Arriving>>,
-    /// The dialog to the old process, while the old process has connections.
-    predecessor: Mutex<Option<Arc<Dialog>>>,
+    /// The dialog to the old process, while the old process has connections, and its socket among the `elders`, under whose lock it is set.
+    predecessor: Mutex<Option<(Arc<Dialog>, Arc<OwnedFd>)>>,
     /// The sockets to all processes before this one that may still have connections. Duplicates: each process gives the next one its own.
     elders: Mutex<Vec<Arc<OwnedFd>>>,
     /// Whether an upgrade has started this process.
@@ -358,10 +358,17 @@ impl Upgrade {
     ///
     /// Until the message has been sent, for a second at most.
     pub fn stopping(&self) {
-        if let Some(predecessor) = self.predecessor() {
-            predecessor.send_within(Message::Stopping, STOPPING);
+        let (mut elders, predecessor) = {
+            let mut elders = lock(&self.0.elders);
+            (std::mem::take(&mut *elders), lock(&self.0.predecessor).clone())
+        };
+        // While the dialog has a sender, that alone uses the socket.
+        if let Some((dialog, socket)) = predecessor
+            && dialog.send_within(Message::Stopping, STOPPING) != Some(false)
+        {
+            elders.retain(|elder| !Arc::ptr_eq(elder, &socket));
         }
-        for elder in std::mem::take(&mut *lock(&self.0.elders)) {
+        for elder in elders {
             channel::send_late(&elder, &Message::Stopping);
         }
     }
@@ -428,6 +435,36 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     use super::*;
+
+    #[test]
+    fn the_process_before_hears_once_that_this_one_stops() {
+        osier::run(|| {
+            let (near, far) = UnixStream::pair().unwrap();
+            let arriving = std::thread::spawn(|| new::Arriving::by(near).unwrap());
+            let ((sending, mut receiving), (elder, its)) = (channel::open(far).unwrap(), UnixStream::pair().unwrap());
+            for message in [new::hello(), Message::Start, Message::Go] {
+                sending.send(&message, &[]).unwrap();
+            }
+            let upgrade = Upgrade::made(Some(osier::unblock(|| arriving.join().unwrap())));
+            lock(&upgrade.0.elders).push(Arc::new(elder.into()));
+            upgrade.wait_for_turn().unwrap();
+            upgrade.stopping();
+            // The end of the handover, after which the new process closes its end.
+            sending.send(&Message::Done, &[]).unwrap();
+            let mut said = Vec::new();
+            while let Some((message, _)) = receiving.receive().unwrap() {
+                said.push(message);
+            }
+            let ready = Message::Ready { servers: Vec::new() };
+            assert_eq!(said, [new::hello(), ready, Message::Stopping]);
+            let mut its = channel::open(its).unwrap().1;
+            assert_eq!(
+                its.receive().unwrap().map(|(message, _)| message),
+                Some(Message::Stopping)
+            );
+            assert!(its.receive().unwrap().is_none());
+        });
+    }
 
     #[test]
     fn the_family_of_a_socket_is_that_of_its_address() {

@@ -148,7 +148,7 @@ impl Upgrade {
             return Ok(());
         };
         let Arriving { sending, mut receiving } = arriving;
-        let channel = sending.duplicate()?;
+        let channel = Arc::new(sending.duplicate()?);
         let dialog = Arc::new(Dialog::new());
         let mut servers: Vec<String> = self.servers().iter().map(|server| server.name.to_string()).collect();
         servers.dedup();
@@ -164,8 +164,11 @@ impl Upgrade {
                 None => return Err(gone()),
             }
         }
-        lock(&self.0.elders).push(Arc::new(channel));
-        *lock(&self.0.predecessor) = Some(Arc::clone(&dialog));
+        {
+            let mut elders = lock(&self.0.elders);
+            elders.push(Arc::clone(&channel));
+            *lock(&self.0.predecessor) = Some((Arc::clone(&dialog), channel));
+        }
         let upgrade = self.clone();
         let reader = osier::fiber::Builder::new().name("upgrade: reader");
         drop(reader.spawn(move || {
@@ -187,7 +190,7 @@ impl Upgrade {
     /// Does the second half of [`ready`](Upgrade::ready): lets the servers serve, and asks the old process for its connections.
     pub fn adopt_connections(&self) {
         self.0.serves.set();
-        if let Some(dialog) = &*lock(&self.0.predecessor) {
+        if let Some((dialog, _)) = &*lock(&self.0.predecessor) {
             dialog.post(Message::Accepting);
         }
     }
@@ -253,7 +256,8 @@ impl Upgrade {
 
     /// The dialog to the process that this one has taken over from, while that process has connections.
     pub(super) fn predecessor(&self) -> Option<Arc<Dialog>> {
-        lock(&self.0.predecessor).clone()
+        let predecessor = lock(&self.0.predecessor);
+        predecessor.as_ref().map(|(dialog, _)| Arc::clone(dialog))
     }
 
     pub(super) fn begin(&self) -> bool {
