@@ -29,12 +29,13 @@ use crate::{Address, Request};
 pub enum Redirects {
     /// None.
     Preserve,
-    /// A URL with the backend's address or with the [host](super::Options::host) that the backend gets, unless that is the client's. It
-    /// becomes a path, behind the prefix that [`strip`](super::Options::strip) has taken off.
+    /// A URL with the backend's address or with the [host](super::Options::host) that the backend gets. It becomes a path, behind the prefix
+    /// that [`strip`](super::Options::strip) has taken off, unless the path begins with that. A URL with the host that the client has asked for
+    /// stays: its scheme may be the point of the redirect, and a path would lead to the same request for ever.
     #[default]
     Backend,
-    /// Also a path, and a URL with the client's host: they get that prefix, unless they begin with it. It is for an application that does
-    /// not know below which path it is.
+    /// Also a path, and a URL with the host that the client has asked for: they get that prefix, unless the path begins with it. It is for an
+    /// application that does not know below which path it is.
     Prefix,
 }
 
@@ -65,12 +66,17 @@ pub(super) fn location(
     let (front, must_change, path) = match after_scheme(text) {
         Some((rest, port)) => {
             let (authority, path) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
-            let is_asked = || request.host().is_some_and(|host| is_same(authority, host));
-            match is_of_backend(settings, address, (authority, port)) {
-                true => ("", true, path),
-                // The scheme may be the point of the redirect.
-                false if policy == Redirects::Prefix && is_asked() => (&text[..text.len() - path.len()], false, path),
-                false => return None,
+            let authority = without(port, authority);
+            // The scheme may be the point of a redirect to the host that the client has asked for.
+            if is_asked(request, authority) {
+                match policy {
+                    Redirects::Prefix => (&text[..text.len() - path.len()], false, path),
+                    _ => return None,
+                }
+            } else if is_of_backend(settings, address, (authority, port)) {
+                ("", true, path)
+            } else {
+                return None;
             }
         }
         None if policy == Redirects::Prefix && text.starts_with('/') => ("", false, text),
@@ -110,22 +116,25 @@ fn after_scheme(url: &str) -> Option<(&str, &'static str)> {
     })
 }
 
-/// Whether a URL with this authority, and the port of its scheme, leads to the backend at `address`, or to the host that it got.
-fn is_of_backend(settings: &Settings, address: &Address, (authority, port): (&str, &str)) -> bool {
-    let is_address = match address {
-        Address::Tcp(address) => {
-            let with_port = address.strip_suffix(port).is_some_and(|host| is_same(authority, host));
-            is_same(authority, address) || with_port
-        }
-        Address::Unix(_) => false,
-    };
-    let is_sent =
-        || settings.options.host != Host::Preserve && is_same(authority, outgoing::backend_host(settings, "", address));
-    !authority.is_empty() && (is_address || is_sent())
+/// An authority without the port of its scheme.
+fn without<'a>(port: &str, authority: &'a str) -> &'a str {
+    authority.strip_suffix(port).unwrap_or(authority)
 }
 
-fn is_same(authority: &str, other: &str) -> bool {
-    authority.eq_ignore_ascii_case(other)
+/// Whether the client has asked for this authority.
+fn is_asked(request: &Request<'_>, authority: &str) -> bool {
+    let port = if request.is_https() { ":443" } else { ":80" };
+    let host = request.host().map(|host| without(port, host));
+    host.is_some_and(|host| host.eq_ignore_ascii_case(authority))
+}
+
+/// Whether a URL with this authority leads to the backend at `address`, or to the host that it got. `port` is that of the URL's scheme, which
+/// the authority does not have.
+fn is_of_backend(settings: &Settings, address: &Address, (authority, port): (&str, &str)) -> bool {
+    let is = |host: &str| without(port, host).eq_ignore_ascii_case(authority);
+    let is_address = matches!(address, Address::Tcp(address) if is(address));
+    let is_sent = || settings.options.host != Host::Preserve && is(outgoing::backend_host(settings, "", address));
+    !authority.is_empty() && (is_address || is_sent())
 }
 
 /// The prefix that was taken off the path of the request, and what has taken its place.

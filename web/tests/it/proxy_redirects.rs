@@ -155,6 +155,48 @@ fn the_host_that_the_backend_gets_is_its_own_unless_it_is_the_clients() {
     check(preserved, &[("http://@/x", "*")]);
 }
 
+/// A path would lead the client to the same request for ever where the scheme is the point of the redirect.
+#[test]
+fn a_redirect_to_the_host_that_the_client_asked_for_stays() {
+    let cases = [
+        ("https://example.org/api/a", "*"),
+        ("HTTPS://EXAMPLE.ORG/api/a", "*"),
+        ("https://example.org:443/api/a", "*"),
+        ("http://example.org/x", "*"),
+        ("http://@/x", "/x"),
+    ];
+    for host in ["example.org", "Example.Org", "EXAMPLE.ORG:443"] {
+        let fixed = || Options {
+            host: Host::Fixed(host.into()),
+            ..Options::default()
+        };
+        check(fixed(), &cases);
+        let strip = Some("/api".into());
+        check(
+            Options { strip, ..fixed() },
+            &[("https://example.org/x", "*"), ("http://@/x", "/api/x")],
+        );
+        let prefixed = Options {
+            host: Host::Fixed(host.into()),
+            ..stripping(Redirects::Prefix)
+        };
+        check(prefixed, &[("https://example.org/x", "https://example.org/api/x")]);
+    }
+    // The backend's address is the public one of the site.
+    let backend = backend();
+    let front = site(Router::new().fallback(backend.proxy().handler()));
+    let location = |host: &str, location: &str| {
+        let reply = front.ask(&format!(
+            "GET / HTTP/1.1\r\nHost: {host}\r\nX-Location: {location}\r\n\r\n"
+        ));
+        reply.header("location").unwrap().to_owned()
+    };
+    let public = backend.addr.to_string();
+    let to_https = format!("https://{public}/login");
+    assert_eq!(location(&public, &to_https), to_https);
+    assert_eq!(location("example.org", &to_https), "/login");
+}
+
 #[test]
 fn a_location_of_other_responses_stays() {
     let backend = backend();
