@@ -11,7 +11,9 @@
 //!
 //! The response tells how many there were. A POST, PUT, DELETE or another method that may change
 //! something removes the responses for its target, and those for the `Location` and `Content-Location`
-//! of its response if they are on the same host (RFC 9111 section 4.4).
+//! of its response if they are on the same host (RFC 9111 section 4.4). A rule that asks for the method or a
+//! cookie may lead such a request elsewhere than a GET. The responses to the GET then stay: these requests are frequent, and a search of the
+//! whole table, as a PURGE does, would cost too much for each.
 
 use http::StatusCode;
 use osier_http::Head;
