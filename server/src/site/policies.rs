@@ -92,20 +92,41 @@ pub struct ErrorPage {
 impl PolicyChain {
     /// Computes `bare`, once every policy is set.
     pub fn settle(mut self) -> PolicyChain {
-        let admits = self.access.is_some()
-            || self.rate.is_some()
-            || self.auth.is_some()
-            || self.jwt.is_some()
-            || self.forward_auth.is_some();
-        let changes = self.compress.is_some()
-            || self.cors.is_some()
-            || self.headers != Headers::default()
-            || self.hsts.is_some()
-            || self.request_id != RequestIds::default()
-            || self.server_timing
-            || self.trace.is_some()
-            || !self.error_pages.is_empty();
-        self.bare = !admits && !changes && self.time.is_none() && self.queue.is_none() && !self.may_be_slow;
+        // Without `..`, so a new field does not compile until it is considered here.
+        let PolicyChain {
+            access,
+            rate,
+            auth,
+            tells_user: _,
+            forward_auth,
+            jwt,
+            cors,
+            body: _,
+            time,
+            queue,
+            may_be_slow,
+            compress,
+            headers,
+            hsts,
+            request_id,
+            error_pages,
+            html_errors: _,
+            server_timing,
+            slow: _,
+            trace,
+            label: _,
+            bare: _,
+        } = &self;
+        let admits = access.is_some() || rate.is_some() || auth.is_some() || jwt.is_some() || forward_auth.is_some();
+        let changes = compress.is_some()
+            || cors.is_some()
+            || *headers != Headers::default()
+            || hsts.is_some()
+            || *request_id != RequestIds::default()
+            || *server_timing
+            || trace.is_some()
+            || !error_pages.is_empty();
+        self.bare = !admits && !changes && time.is_none() && queue.is_none() && !may_be_slow;
         self
     }
 
