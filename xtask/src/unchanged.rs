@@ -12,6 +12,7 @@ use crate::root;
 use crate::step::{self, Outcome};
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 /// A step that takes a minute or more, and its inputs.
@@ -119,11 +120,12 @@ pub struct LeftOut {
     pub tests: Vec<&'static str>,
 }
 
-/// Compares with the base.
+/// Compares with the base. Steps are short from now on, unless all is asked for.
 pub fn left_out() -> LeftOut {
-    if is_asked_for_all() {
+    if std::env::var_os(BASE).is_some_and(|base| base == "none") {
         return LeftOut::default();
     }
+    IS_SHORT.store(true, Relaxed);
     let weekly = WEEKLY.iter().map(|step| {
         let why = "it runs once a week (OSIER_CI_BASE=none runs all steps)";
         Outcome::skipped(step, why.into())
@@ -198,9 +200,11 @@ fn name(text: &str) -> &str {
     value.split('"').next().unwrap_or_default()
 }
 
-/// Whether every step runs, whatever has changed.
-pub fn is_asked_for_all() -> bool {
-    std::env::var_os(BASE).is_some_and(|base| base == "none")
+static IS_SHORT: AtomicBool = AtomicBool::new(false);
+
+/// Whether steps leave out parts that a change hardly ever breaks. A step that a person names does all that it can.
+pub fn is_short() -> bool {
+    IS_SHORT.load(Relaxed)
 }
 
 /// The environment variable that names the commit to compare with.

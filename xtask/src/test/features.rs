@@ -1,7 +1,7 @@
 //! The steps `features-*`: every feature compiles without the others.
 //!
 //! A check of each feature alone takes osier-web 26 runs. For each change it takes four: no feature, all, and two halves, of which each feature
-//! is in one. Each feature alone is tried where every step runs, which is once a week.
+//! is in one. Each feature alone is tried once a week, and where a person names the step.
 
 use super::{LIMIT, Step, Work, checked};
 use crate::step::{self, Outcome};
@@ -59,11 +59,7 @@ fn features<const PACKAGE: usize>() -> Outcome {
     } = &PACKAGES[PACKAGE];
     let (mut count, mut wrong) = (0, vec![]);
     let features = tried(folder);
-    let some = match unchanged::is_asked_for_all() {
-        true => features.clone(),
-        false => halves(&features),
-    };
-    for set in sets(&features, &some) {
+    for set in sets(&features) {
         let mut command = checked();
         command
             .args(["check", "--locked", "-p", name, "--lib", "--no-default-features"])
@@ -93,10 +89,13 @@ pub fn tried(folder: &str) -> Vec<String> {
     features
 }
 
-/// The sets to try: no feature, all, and those of `some`.
-fn sets(features: &[String], some: &[String]) -> Vec<String> {
-    let all = features.join(",");
-    [String::new(), all].into_iter().chain(some.iter().cloned()).collect()
+/// The sets to try: no feature, all, and each alone or the halves.
+fn sets(features: &[String]) -> Vec<String> {
+    let some = match unchanged::is_short() {
+        true => halves(features),
+        false => features.to_vec(),
+    };
+    [String::new(), features.join(",")].into_iter().chain(some).collect()
 }
 
 /// Two sets: every other feature, and the rest.
@@ -133,9 +132,8 @@ mod tests {
     }
 
     #[test]
-    fn the_crate_is_tried_without_features_and_with_all() {
-        let [features, some] = [["a", "b"], ["b", "a"]].map(|names| names.map(String::from));
-        assert_eq!(sets(&features, &some), ["", "a,b", "b", "a"]);
+    fn a_step_that_a_person_names_tries_no_feature_all_and_each_alone() {
+        assert_eq!(sets(&["a", "b", "c"].map(String::from)), ["", "a,b,c", "a", "b", "c"]);
     }
 
     #[test]

@@ -190,11 +190,11 @@ const WEB_SMOKE: &str = "keepalive::";
 
 /// Builds the tests of the portable driver with poll(2) below it. The `polling` crate has a flag of its own for that:
 /// level-triggered, without any state in the kernel. The contract of the poller has its tests in `poll/`. Those of the runtime, which
-/// take 110 s of CPU time more, run where every step does.
+/// take 110 s of CPU time more, do not run for a change.
 fn build_poll_backend() -> Built {
     let mut command = cargo();
     command.args(["test", "-p", "osier-poll", "--lib", "--tests"]);
-    if unchanged::is_asked_for_all() {
+    if !unchanged::is_short() {
         command.args(["-p", "osier"]);
     }
     command.env("RUSTFLAGS", "--cfg polling_test_poll_backend");
