@@ -90,14 +90,26 @@ fn a_runtime_may_be_dropped_on_a_fiber_of_its_own() {
 }
 
 /// A fiber whose destructor spawns one like it.
-struct SpawnsItsLike(Arc<AtomicUsize>);
+struct SpawnsItsLike {
+    count: Arc<AtomicUsize>,
+    builder: fn() -> fiber::Builder,
+}
 
 impl Drop for SpawnsItsLike {
     fn drop(&mut self) {
-        self.0.fetch_add(1, Ordering::SeqCst);
-        let like = SpawnsItsLike(Arc::clone(&self.0));
-        drop(osier::spawn(move || drop(like)));
+        self.count.fetch_add(1, Ordering::SeqCst);
+        let (count, builder) = (Arc::clone(&self.count), self.builder);
+        let like = SpawnsItsLike { count, builder };
+        drop(builder().spawn(move || drop(like)));
     }
+}
+
+fn on_this_worker() -> fiber::Builder {
+    fiber::Builder::new().worker(fiber::worker().unwrap())
+}
+
+fn on_the_next_worker() -> fiber::Builder {
+    fiber::Builder::new().worker((fiber::worker().unwrap() + 1) % osier::workers())
 }
 
 /// A task that never ends, and whose destructor spawns one like it.
@@ -122,12 +134,16 @@ fn destructors_that_spawn_for_ever_end_with_the_shutdown_timeout() {
     let _alone = ALONE.lock();
     let test = "destructors_that_spawn_for_ever_end_with_the_shutdown_timeout";
     let child = testkit::in_a_child(test, || {
-        for workers in [1, 2] {
+        let builders = [fiber::Builder::new, on_this_worker, on_the_next_worker];
+        for (workers, builder) in builders.into_iter().flat_map(|builder| [(1, builder), (2, builder)]) {
             let timeout = Duration::from_millis(50);
-            let builder = Runtime::builder().workers(workers).name("spawns");
-            let runtime = builder.shutdown_timeout(timeout).build().unwrap();
+            let runtime = Runtime::builder().workers(workers).name("spawns");
+            let runtime = runtime.shutdown_timeout(timeout).build().unwrap();
             let count = Arc::new(AtomicUsize::new(0));
-            let first = SpawnsItsLike(Arc::clone(&count));
+            let first = SpawnsItsLike {
+                count: Arc::clone(&count),
+                builder,
+            };
             drop(runtime.spawn(move || {
                 given::forever();
                 drop(first);
@@ -150,7 +166,7 @@ fn destructors_that_spawn_for_ever_end_with_the_shutdown_timeout() {
     let text = String::from_utf8(child.stderr).unwrap();
     assert!(child.status.success(), "{text}");
     let lines: Vec<_> = text.lines().filter(|line| line.starts_with("osier:")).collect();
-    assert!(lines.len() >= 3, "{text}");
+    assert!(lines.len() >= 7, "{text}");
     let said = "osier: destructors still spawn fibers or tasks";
     assert!(lines.iter().all(|line| line.starts_with(said)), "{text}");
     assert!(lines[0].contains("(at runtime/tests/shutdown.rs:"), "{text}");

@@ -256,7 +256,7 @@ impl Builder {
             let (job, handle) = packet::packet(self.header(place), body);
             match worker {
                 None => here.spawn(job),
-                Some(index) => here.scheduler.spawn_on(index, job),
+                Some(index) => here.spawn_on(index, job),
             }
             handle
         });

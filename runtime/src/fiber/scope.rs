@@ -231,7 +231,7 @@ impl<'scope> Scope<'scope, '_> {
             let (job, handle) = self.packet(header, body);
             match worker {
                 None => here.spawn(job),
-                Some(index) => here.scheduler.spawn_on(index, job),
+                Some(index) => here.spawn_on(index, job),
             }
             handle
         })

@@ -761,6 +761,17 @@ impl Worker {
         self.local.borrow_mut().push_back(job);
     }
 
+    /// Queues a job for the worker `index`, which there must be. If that one has ended, the job is cancelled here.
+    pub(crate) fn spawn_on(&self, index: usize, job: Job) {
+        if index == self.index {
+            return self.spawn_local(job);
+        }
+        self.scheduler.spawn_on(index, job, |job| {
+            job.header().cancel();
+            self.spawn_local(job);
+        });
+    }
+
     #[inline]
     pub(crate) fn is_stopping(&self) -> bool {
         self.stopping.get()

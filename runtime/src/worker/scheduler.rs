@@ -12,9 +12,9 @@
 //! # The end
 //! The [`Gate`] of a worker is in front of its arrivals, and that of the scheduler in front of what comes from outside: the last worker shuts
 //! it. The queue behind a gate that shuts is emptied, and so cancelled, by a thread that holds no lock of the program: a destructor may take
-//! one. So a thread that finds a gate shut after a push leaves the rest to a thread of the pool, or to the pool of the simulation that runs
-//! here. While that one is at work, others only add to `leftovers`: a runtime keeps one such thread busy at most, however many tasks are woken
-//! late, and under whichever lock.
+//! one. So a worker that finds a gate shut after a push takes the jobs into its own queue, where they are cancelled. Any other thread leaves the
+//! rest to a thread of the pool, or to the pool of the simulation that runs here. While that one is at work, others only add to `leftovers`: a
+//! runtime keeps one such thread busy at most, however many tasks are woken late, and under whichever lock.
 //!
 //! A worker that is left behind, because one of its fibers does not come back, keeps what only its own thread may touch until it goes on: its
 //! fibers, the tasks that are not `Send`, and the jobs that it has spawned for itself. The jobs of a runtime with one worker are all of
@@ -72,16 +72,13 @@ impl Scheduler {
         self.queues.iter().map(|worker| worker.remote)
     }
 
-    /// Queues a job for the worker `index`, which there must be. One that has ended cancels it.
-    pub(crate) fn spawn_on(self: &Arc<Self>, index: usize, job: Job) {
+    /// Queues a job for the worker `index`, which there must be. Hands back what is queued for a worker that has ended, to be cancelled.
+    pub(crate) fn spawn_on(&self, index: usize, job: Job, mut refused: impl FnMut(Job)) {
         let worker = &self.queues[index];
-        if worker.gate.is_shut() {
-            return drop(job);
-        }
         worker.arrivals.push(job);
         worker.remote.ring();
         if worker.gate.is_shut() {
-            self.cancel_elsewhere();
+            self.take_all(&worker.arrivals, &mut refused);
         }
     }
 
