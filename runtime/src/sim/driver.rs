@@ -45,6 +45,8 @@ const LATE: (u64, u32) = (62_500, 17);
 const LOOK: u64 = 8;
 /// Timers that a stopping host may wait for, at most.
 const FAREWELLS: u32 = 1000;
+/// Rounds over all that can run on a stopping host, at most.
+const ROUNDS: u32 = 100_000;
 
 thread_local! {
     /// The poller of the workers of all simulations of this thread. Nothing is registered with it, and no worker waits on it.
@@ -224,7 +226,7 @@ impl Driver {
         self.shared.stopped(host);
     }
 
-    /// Cancels all fibers of some workers and runs them until they have ended. No other fiber runs meanwhile.
+    /// Cancels all fibers of some workers and runs them until they have ended, or for [`ROUNDS`]. No other fiber runs meanwhile.
     fn end(&self, host: usize, workers: Vec<(Box<Worker>, Claim)>) {
         here::set_host(host);
         let clock = &self.machines[host].clock;
@@ -233,8 +235,9 @@ impl Driver {
         }
         // The code that stops the host may be unwinding, but the host's fibers are not.
         let panics = panic_count::take();
+        let mut rounds = 0..ROUNDS;
         for _ in 0..FAREWELLS {
-            loop {
+            while rounds.next().is_some() {
                 let mut ran = false;
                 for (worker, _) in &workers {
                     context::enter_worker(worker, || {
@@ -243,6 +246,8 @@ impl Driver {
                             worker.run_choice(0);
                             ran = true;
                         }
+                        // Queued by destructors.
+                        ran |= worker.unstarted() > 0;
                     });
                 }
                 ran |= self.run_pool();
@@ -253,7 +258,7 @@ impl Driver {
             let timers = workers.iter().filter_map(|(worker, _)| worker.next_timer());
             let Some(next) = timers
                 .min()
-                .filter(|_| !workers.iter().all(|(worker, _)| worker.is_empty()))
+                .filter(|_| !rounds.is_empty() && !workers.iter().all(|(worker, _)| worker.is_empty()))
             else {
                 break;
             };

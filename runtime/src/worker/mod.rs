@@ -680,7 +680,8 @@ impl Worker {
 
     /// Puts all spawned jobs on fibers, and these fibers into the ready queue, and then one that has given way.
     pub(crate) fn prepare_all(&self) {
-        while let Some(job) = self.next_job() {
+        // Destructors of cancelled jobs may queue more: the next call takes these.
+        for job in (0..self.unstarted()).map_while(|_| self.next_job()) {
             if let Some(slot) = self.prepare(job) {
                 self.slots.queue(slot);
             }

@@ -68,8 +68,9 @@ impl Worker {
         self.slots.live() == 0 && self.remote.tasks.len() == 0 && !self.has_work()
     }
 
-    /// Abandons whatever has not ended.
+    /// Abandons whatever has not ended. The machine's time does not count.
     pub(crate) fn give_up(&self) {
+        self.stop_at.set(None);
         self.abandon();
     }
 }

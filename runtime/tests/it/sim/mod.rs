@@ -239,6 +239,67 @@ fn a_run_that_does_not_end_fails() {
     assert!(report.steps < 60 && report.failure.is_some());
 }
 
+/// A fiber whose destructor spawns one like it, by a function.
+struct SpawnsItsLike(fn(SpawnsItsLike));
+
+impl Drop for SpawnsItsLike {
+    fn drop(&mut self) {
+        (self.0)(SpawnsItsLike(self.0));
+    }
+}
+
+/// A test of its own process: it never ended.
+#[test]
+fn destructors_that_spawn_for_ever_and_fibers_that_never_end_are_given_up_with_their_host() {
+    let test = "sim::destructors_that_spawn_for_ever_and_fibers_that_never_end_are_given_up_with_their_host";
+    let child = testkit::in_a_child(test, || {
+        let anywhere = |like| drop(osier::spawn(move || drop::<SpawnsItsLike>(like)));
+        let here = |like| {
+            let builder = osier::fiber::Builder::new().worker(osier::fiber::worker().unwrap());
+            drop(builder.spawn(move || drop::<SpawnsItsLike>(like)));
+        };
+        let task = |like| drop(osier::spawn_future(async move { drop::<SpawnsItsLike>(like) }));
+        let spawns: [fn(SpawnsItsLike); 3] = [anywhere, here, task];
+        for (workers, spawn) in spawns.into_iter().flat_map(|spawn| [(1, spawn), (2, spawn)]) {
+            sim::run(1, move |world| {
+                let options = sim::HostOptions {
+                    workers,
+                    ..Default::default()
+                };
+                let host = world.host_with("spawns", options, move || {
+                    let first = SpawnsItsLike(spawn);
+                    let waits = move || {
+                        let _first = first;
+                        osier::sleep(1000 * SECOND);
+                    };
+                    drop(osier::spawn(waits));
+                    osier::sleep(1000 * SECOND);
+                });
+                osier::sleep(SECOND);
+                host.kill();
+                host.wait();
+            });
+        }
+        sim::run(1, |world| {
+            let host = world.host("yields", || {
+                osier::shield(|| std::iter::repeat_with(osier::yield_now).for_each(drop));
+            });
+            osier::sleep(Duration::from_millis(1));
+            host.kill();
+            host.wait();
+        });
+    });
+    let Some(child) = child else { return };
+    let text = String::from_utf8(child.stderr).unwrap();
+    assert!(child.status.success(), "{text}");
+    assert_eq!(
+        text.matches("osier: destructors still spawn fibers or tasks").count(),
+        6,
+        "{text}"
+    );
+    assert_eq!(text.matches("did not end").count(), 1, "{text}");
+}
+
 #[test]
 fn the_panic_of_a_program_and_of_a_host_is_that_of_the_run() {
     let panicked = std::panic::catch_unwind(|| sim::run(1, |_| panic!("on purpose")));
