@@ -154,21 +154,27 @@ impl Symbols {
     }
 
     /// Removes the frames of the tracer, and those from the switch up to the wait. The compiler may have merged the functions in between into
-    /// each other, and files of other crates have bare names there.
+    /// each other, and files of other crates have bare names there. Without debug information, the switch may have no frame at all.
     fn cut_tracer(&self, frames: &mut Vec<StackFrame>) {
         let is_tracer = |frame: &StackFrame| self.is_in(frame, THIS_FILE) && bare(&frame.function) == "trace";
         let is_core = |frame: &StackFrame| self.is_in(frame, "worker/core.rs");
         let Some(tracer) = frames.iter().position(is_tracer) else {
             return;
         };
-        let is_switch = |frame: &StackFrame| is_core(frame) && bare(&frame.function) != "enter";
-        let core = frames[tracer..].iter().position(is_switch).map_or(1, |before| {
-            let switch = frames[tracer + before..]
-                .iter()
-                .take_while(|frame| is_core(frame))
-                .count();
-            before + switch
-        });
+        let is_switch =
+            |frame: &StackFrame| is_core(frame) && ["show", "switch", "suspend"].contains(&bare(&frame.function));
+        let core = match frames[tracer..].iter().position(is_switch) {
+            Some(before) => {
+                let switch = frames[tracer + before..].iter();
+                before + switch.take_while(|frame| is_core(frame)).count()
+            }
+            None => {
+                let of_tracer = |frame: &&StackFrame| {
+                    self.is_in(frame, "inspect/") || self.is_in(frame, "worker/isolate.rs") || is_of_library(frame)
+                };
+                frames[tracer..].iter().take_while(of_tracer).count()
+            }
+        };
         let waits = frames[tracer + core..].iter();
         let waits = waits.take_while(|frame| self.is_in(frame, "wait/mod.rs")).count();
         frames.drain(..tracer + core + waits);
@@ -242,25 +248,29 @@ impl Symbols {
 
     /// Whether a frame stands between [`Core::enter`](crate::worker::core::Core::enter) and the function of a fiber.
     fn starts_a_fiber(&self, frame: &StackFrame) -> bool {
-        let files = [
-            "library/core/src/ops/function.rs",
-            "library/core/src/panic/",
-            "library/std/src/panic",
-        ];
-        let names = [
-            "std::panicking::",
-            "std::panic::",
-            "core::panic::",
-            "<core::panic::",
-            "core::ops::function::",
-            "__rust_try",
-            "__rustc",
-        ];
-        let library = match &frame.file {
-            Some(file) => files.iter().any(|part| file.contains(part)),
-            None => names.iter().any(|prefix| frame.function.starts_with(prefix)),
-        };
-        library || self.is_in(frame, "worker/")
+        is_of_library(frame) || self.is_in(frame, "worker/")
+    }
+}
+
+/// Whether a frame is of std's code that calls a closure or catches its panic.
+fn is_of_library(frame: &StackFrame) -> bool {
+    let files = [
+        "library/core/src/ops/function.rs",
+        "library/core/src/panic/",
+        "library/std/src/panic",
+    ];
+    let names = [
+        "std::panicking::",
+        "std::panic::",
+        "core::panic::",
+        "<core::panic::",
+        "core::ops::function::",
+        "__rust_try",
+        "__rustc",
+    ];
+    match &frame.file {
+        Some(file) => files.iter().any(|part| file.contains(part)),
+        None => names.iter().any(|prefix| frame.function.starts_with(prefix)),
     }
 }
 
@@ -367,6 +377,37 @@ mod tests {
         symbols.cut_tracer(&mut frames);
         let left: Vec<&str> = frames.iter().map(|frame| &*frame.function).collect();
         assert_eq!(left, ["osier::sync::block_until", "relieve"]);
+    }
+
+    /// The frames of a release build without line tables: the function that shows a fiber has called the tracer last, and so is gone, and
+    /// those that switch are parts of the waiting one.
+    #[test]
+    fn the_frames_of_an_optimised_tracer_are_left_out_without_line_tables() {
+        let symbols = Symbols {
+            root: None,
+            found: HashMap::new(),
+        };
+        let mut frames: Vec<StackFrame> = [
+            "backtrace::backtrace::trace_unsynchronized",
+            "osier::inspect::frames::trace",
+            "osier::inspect::dump::show::{{closure}}",
+            "std::panicking::catch_unwind::do_call",
+            "__rust_try",
+            "osier::worker::isolate::isolate",
+            "osier::inspect::dump::show",
+            "osier::wait::on_fiber",
+            "osier::sync::block_until",
+            "server::accept::relieve",
+            "osier::worker::core::__rust_begin_short_backtrace",
+            "osier::worker::core::Core::enter",
+            "osier_coro::coroutine::main",
+        ]
+        .map(|function| frame(function, None))
+        .into();
+        symbols.cut_tracer(&mut frames);
+        symbols.cut_start(&mut frames);
+        let left: Vec<&str> = frames.iter().map(|frame| &*frame.function).collect();
+        assert_eq!(left, ["osier::sync::block_until", "server::accept::relieve"]);
     }
 
     #[test]
