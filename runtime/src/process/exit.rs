@@ -5,11 +5,13 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::process::Child;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 
 use async_task::Task;
 use rustix::process::{Pid, WaitId, WaitIdOptions};
 
+use super::reaper;
 use crate::wait::{self, Stop, pool};
 use crate::worker::context::{self, Caller};
 
@@ -26,7 +28,23 @@ pub(super) enum Exit {
 pub(super) struct OnPool {
     pid: Pid,
     /// A wait that nobody needed to its end, for the next one: its thread is taken until the child ends.
-    waiting: Option<Task<io::Result<()>>>,
+    waiting: Option<(Task<io::Result<()>>, Arc<Left>)>,
+}
+
+/// The place where a child is left to the thread that waits for its end. The thread drops it after that end, which reaps the child.
+#[derive(Default)]
+struct Left(Mutex<Option<Child>>);
+
+impl Drop for Left {
+    fn drop(&mut self) {
+        let child = self.0.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        // It runs still if the thread has failed. An error means that other code has waited for the child.
+        if let Some(mut child) = child
+            && let Ok(None) = child.try_wait()
+        {
+            reaper::adopt_without_pidfd(child);
+        }
+    }
 }
 
 impl OnPool {
@@ -36,13 +54,33 @@ impl OnPool {
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let pid = self.pid;
-        let waiting = match &mut self.waiting {
+        let (waiting, _) = match &mut self.waiting {
             Some(waiting) => waiting,
-            none => none.insert(pool::try_spawn(move || wait_for(pid))?),
+            none => {
+                let left = Arc::<Left>::default();
+                let theirs = Arc::clone(&left);
+                let wait = move || {
+                    let ended = wait_for(pid);
+                    drop(theirs);
+                    ended
+                };
+                none.insert((pool::try_spawn(wait)?, left))
+            }
         };
         let ended = ready!(Pin::new(waiting).poll(cx));
         self.waiting = None;
         Poll::Ready(ended)
+    }
+
+    /// Leaves the child to the thread that waits for its end, to be reaped. Hands the child back if there is none.
+    pub(super) fn leave(&mut self, child: Child) -> Option<Child> {
+        let Some((waiting, left)) = self.waiting.take() else {
+            return Some(child);
+        };
+        // It is not cancelled, even if it has not begun.
+        waiting.detach();
+        *left.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(child);
+        None
     }
 }
 
@@ -147,6 +185,30 @@ mod tests {
             drop(child.stdin.take());
             exit.wait().unwrap();
             assert!(child.try_wait().unwrap().expect("it has ended").success());
+        });
+        if let Some(ran) = ran {
+            assert!(ran.status.success(), "{ran:?}");
+        }
+    }
+
+    /// A test of its own process: it counts the threads.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn the_thread_of_a_wait_that_is_given_up_reaps_a_dropped_child() {
+        let test = "process::exit::tests::the_thread_of_a_wait_that_is_given_up_reaps_a_dropped_child";
+        let threads = || std::fs::read_dir("/proc/self/task").unwrap().count();
+        let ran = testkit::in_a_child(test, || {
+            let mut child = cat();
+            let (folder, input) = (format!("/proc/{}", child.id()), child.stdin.take());
+            let [_, mut exit] = both_ways(&child);
+            let limit = Duration::from_millis(5);
+            let waited = crate::run(|| crate::timeout(limit, || crate::block_on(exit.wait_async())));
+            assert!(waited.is_err());
+            let before = threads();
+            crate::process::reaper::adopt(child, &mut exit);
+            assert!(threads() <= before);
+            drop(input);
+            testkit::eventually("it is reaped", || !std::path::Path::new(&folder).exists());
         });
         if let Some(ran) = ran {
             assert!(ran.status.success(), "{ran:?}");

@@ -369,7 +369,7 @@ impl Drop for Child {
                 // An error means that this process may no longer kill the child.
                 let _ = child.kill();
             }
-            reaper::adopt(child, &self.exit);
+            reaper::adopt(child, &mut self.exit);
         }
     }
 }

@@ -1,8 +1,8 @@
 //! The reaper: one thread that waits for all children that were dropped while they ran, so that none becomes a
 //! zombie.
 //!
-//! The first such child starts the thread. It ends when there are no more such children. Where it cannot start, threads of the pool wait for the
-//! children.
+//! The first such child starts the thread. It ends when there are no more such children. Where it cannot start, or a child has no pidfd, threads
+//! of the pool wait for the children.
 //!
 //! # Protocol
 //! A lock guards `ORPHANS`. The thread holds the lock while it takes new children and while it decides to end. So a
@@ -47,10 +47,10 @@ fn lock() -> MutexGuard<'static, Orphans> {
 }
 
 /// Reaps the child when it ends.
-pub(super) fn adopt(child: Child, exit: &Exit) {
+pub(super) fn adopt(child: Child, exit: &mut Exit) {
     let pidfd = match exit {
         Exit::Pidfd(fd) => fd.try_clone().ok(),
-        Exit::Pool(_) => None,
+        Exit::Pool(pool) => return pool.leave(child).map_or((), adopt_without_pidfd),
     };
     let Some(pidfd) = pidfd else {
         return adopt_without_pidfd(child);
@@ -72,7 +72,7 @@ pub(super) fn adopt(child: Child, exit: &Exit) {
 }
 
 /// Reaps the child on a thread of the pool. If the system starts none, the next dropped child tries again.
-fn adopt_without_pidfd(child: Child) {
+pub(super) fn adopt_without_pidfd(child: Child) {
     static WAITING: Mutex<Vec<Child>> = Mutex::new(Vec::new());
     let mut waiting = WAITING.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     waiting.push(child);
