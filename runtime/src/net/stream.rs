@@ -210,11 +210,9 @@ impl Stream {
     }
 
     pub(crate) fn set_linger(&self, linger: Option<Duration>) -> io::Result<()> {
+        let linger = linger.map(|time| Duration::from_secs(whole_seconds(time).unsigned_abs().into()));
         match self.watched.fd() {
-            Fd::System(fd) => {
-                let whole = |time| Duration::from_secs(whole_seconds(time).unsigned_abs().into());
-                SockRef::from(&fd).set_linger(linger.map(whole))
-            }
+            Fd::System(fd) => SockRef::from(&fd).set_linger(linger),
             Fd::Simulated(socket) => {
                 socket.set_linger(linger);
                 Ok(())

@@ -51,6 +51,15 @@ fn addresses_are_those_of_the_hosts() {
 }
 
 #[test]
+fn the_time_of_a_close_counts_in_whole_seconds() {
+    sim::run(1, |world| {
+        let (client, _server) = pair(world);
+        client.set_linger(Some(SECOND / 2)).unwrap();
+        assert_eq!(client.linger().unwrap(), Some(SECOND));
+    });
+}
+
+#[test]
 fn a_port_has_one_listener_unless_they_share_it() {
     sim::run(1, |_| {
         let first = TcpListener::bind("0.0.0.0:80").unwrap();
