@@ -37,10 +37,11 @@ use crate::worker::threads::{Settings, Threads};
 ///
 /// Dropping it shuts it down. Every fiber is cancelled and joined, for at most the [`shutdown
 /// timeout`](Builder::shutdown_timeout); then no thread, descriptor or fiber of it is left. A fiber that does not end
-/// in time is reported, and its stack is leaked: who joins it waits for ever. So is what destructors go on spawning. A worker whose fiber never returns to the loop, because it blocks the
-/// thread or computes, is waited for one second longer; then it is reported, and its thread is left behind. Dropped on a
-/// fiber of its own, it is shut down in the background, by a thread that waits. (The threads
-/// of the process-wide pool behind [`unblock`](crate::unblock) end when they have been idle for a while.)
+/// in time is reported, and its stack is leaked: who joins it waits for ever. Fibers and tasks that destructors keep spawning are
+/// reported and leaked, too. A worker whose fiber never returns to the loop, because it blocks the thread or computes, is waited
+/// for one second longer; then it is reported, and its thread is left behind. Dropped on a fiber of its own, it is shut down in
+/// the background, by a thread that waits. (The threads of the process-wide pool behind [`unblock`](crate::unblock) end when they
+/// have been idle for a while.)
 ///
 /// If the poller of a worker fails, which takes a program that closes descriptors of others or a filter of system calls, a line on
 /// stderr says so, and all workers shut down as they do when the runtime is dropped. Whatever is spawned then is cancelled.
