@@ -20,7 +20,7 @@ use super::disk::{Disk, Writing};
 use super::entry::Stored;
 use super::fill::{Bytes, Done, Fill};
 use super::store::Store;
-use crate::conn::output::Outlet;
+use crate::conn::output::{Flushed, Outlet};
 
 /// Bytes that wait in a window, and bytes that a file gets at once.
 const WINDOW: usize = 256 << 10;
@@ -263,7 +263,12 @@ impl Write for Writer {
     }
 }
 
-impl Outlet for Writer {}
+impl Outlet for Writer {
+    fn try_flush(&mut self) -> io::Result<Flushed> {
+        // The clients read from the store.
+        Ok(Flushed::All)
+    }
+}
 
 impl Drop for Writer {
     fn drop(&mut self) {
