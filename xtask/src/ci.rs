@@ -62,6 +62,7 @@ pub fn main() -> ExitCode {
     test::linted::ask();
     let mut outcomes = test::run(&steps);
     outcomes.extend(left_out.steps);
+    unchanged::demand(&mut outcomes);
     step::report(&outcomes, start.elapsed())
 }
 

@@ -200,6 +200,30 @@ fn name(text: &str) -> &str {
     value.split('"').next().unwrap_or_default()
 }
 
+/// Makes a failure of each step that was skipped although [`DEMANDED`] names it.
+pub fn demand(outcomes: &mut [Outcome]) {
+    let demanded = std::env::var(DEMANDED).unwrap_or_default();
+    fail_if_skipped(outcomes, &demanded);
+}
+
+/// The environment variable that names steps which must not be skipped, with spaces between. Only the weekly run sets it: on other machines
+/// a step that lacks a program or a toolchain is skipped.
+const DEMANDED: &str = "OSIER_CI_DEMANDED";
+
+fn fail_if_skipped(outcomes: &mut [Outcome], demanded: &str) {
+    for name in demanded.split_whitespace() {
+        let outcome = outcomes.iter_mut().find(|outcome| outcome.name == name);
+        let Some(outcome) = outcome.filter(|outcome| outcome.passed + outcome.failed == 0) else {
+            continue;
+        };
+        outcome.failed = 1;
+        let why = outcome.skipped.join("; ");
+        outcome
+            .complaints
+            .push(format!("skipped, and {DEMANDED} names it: {why}"));
+    }
+}
+
 static IS_SHORT: AtomicBool = AtomicBool::new(false);
 
 /// Whether steps leave out parts that a change hardly ever breaks. A step that a person names does all that it can.
@@ -351,6 +375,30 @@ mod tests {
             Some(landed) => assert_eq!(usual_base(), Some(landed)),
             None => println!("skipped: git does not know the commit in {LANDED}"),
         }
+    }
+
+    #[test]
+    fn a_skipped_step_has_failed_only_if_it_is_demanded() {
+        let mut outcomes = [
+            Outcome::skipped("fuzz", "no nightly toolchain".into()),
+            Outcome::skipped("valgrind", "not installed".into()),
+            Outcome::one_check("miri", true, 3, "tests", Duration::ZERO),
+        ];
+        fail_if_skipped(&mut outcomes, "fuzz miri");
+        assert_eq!(outcomes.each_ref().map(|outcome| outcome.failed), [1, 0, 0]);
+        assert_eq!(
+            outcomes[0].complaints,
+            ["skipped, and OSIER_CI_DEMANDED names it: no nightly toolchain"]
+        );
+    }
+
+    #[test]
+    fn the_weekly_run_demands_steps_that_exist() {
+        let weekly = std::fs::read_to_string(root().join(".github/workflows/weekly.yml")).unwrap();
+        let (_, demanded) = weekly.split_once(&format!("{DEMANDED}: ")).unwrap();
+        let mut names = demanded.lines().next().unwrap().split_whitespace();
+        assert!(names.clone().any(|name| name == "fuzz"), "{demanded}");
+        assert_eq!(names.find(|name| STEPS.iter().all(|step| step.name != *name)), None);
     }
 
     #[test]
