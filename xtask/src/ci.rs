@@ -47,6 +47,10 @@ const LINTS: &[Step] = &[
         name: "clippy-mixing",
         work: Work::Compile(clippy_mixing),
     },
+    Step {
+        name: "clippy-tools",
+        work: Work::Check(clippy_tools),
+    },
 ];
 
 pub fn main() -> ExitCode {
@@ -106,6 +110,13 @@ fn clippy() -> Outcome {
 /// `mixing/` is code to be copied, and a workspace of its own, with the crates of `integrations/`.
 fn clippy_mixing() -> Outcome {
     test::MIXING.lints("clippy-mixing")
+}
+
+/// Lints the programs that no integration test builds: the build of the tests has them with `cfg(test)` alone.
+fn clippy_tools() -> Outcome {
+    let mut command = test::checked();
+    command.args(["clippy", "-p", "xtask", "-p", "xtask-api"]);
+    linted("clippy-tools", &mut command)
 }
 
 pub fn linted(name: &str, command: &mut Command) -> Outcome {
