@@ -39,8 +39,8 @@ usage: cargo xtask COMMAND
                    names: manual deb tarball-x86_64 tarball-aarch64
   release          whether this commit can be released, and the notes of that release: docs/internal/release.md
   sim [--seeds N] [--scenario NAME]
-                   simulations of servers and gateways, 10,000 seeds each unless N says so
-                   names: server http2 pool proxy fastcgi pubsub chat upgrade acme
+                   simulations of servers, gateways and an example, 10,000 seeds each unless N says so
+                   names: server http2 pool proxy fastcgi pubsub chat upgrade acme counter
   bench [--all] [--rows PATTERN]... [--quick] [--against DIR]
                    this server and its rivals, in turn, on this machine; writes bench/RESULTS.md
   bench instructions

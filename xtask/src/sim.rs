@@ -1,7 +1,7 @@
-//! `cargo xtask sim`: runs the simulations of servers and gateways, each with a chosen range of seeds.
+//! `cargo xtask sim`: runs the simulations of servers, gateways and an example, each with a chosen range of seeds.
 //!
-//! They are in `web/tests/it/sim`, and in modules `sim` beside the code that they simulate. The tests run the first seeds of each scenario
-//! in a debug build. This command uses an optimized build without LTO, which takes longer than the runs.
+//! They are in `web/tests/it/sim`, in modules `sim` beside the code that they simulate, and in `examples/tests/it/simulation.rs`. The tests run
+//! the first seeds of each scenario in a debug build. This command uses an optimized build without LTO, which takes longer than the runs.
 
 use crate::step::{self, Outcome, cargo};
 use std::process::ExitCode;
@@ -25,9 +25,10 @@ pub fn main(args: &[String]) -> ExitCode {
             }
         }
     }
-    // A scenario is a module of tests/it/sim, or a module `sim` beside the code.
+    // A scenario is a module of tests/it/sim, or a module `sim` beside the code. The example has one of its own.
     let filters = match scenario {
-        "" => vec!["sim::".into()],
+        "" => vec!["sim::".into(), "simulation::".into()],
+        "counter" => vec!["simulation::".into()],
         name => vec![format!("sim::{name}"), format!("{name}::sim")],
     };
     let run = |name: &'static str, package: &[&str]| {
@@ -51,11 +52,14 @@ pub fn main(args: &[String]) -> ExitCode {
         }
     };
     let mut outcomes = Vec::new();
-    if scenario != "acme" {
+    if !["acme", "counter"].contains(&scenario) {
         outcomes.push(run("sim: web", &["-p", "osier-web", "--lib", "--test", "it"]));
     }
     if ["", "acme"].contains(&scenario) {
         outcomes.push(run("sim: server", &["-p", "osier-server", "--bin", "osier"]));
+    }
+    if ["", "counter"].contains(&scenario) {
+        outcomes.push(run("sim: examples", &["-p", "osier-examples", "--test", "it"]));
     }
     step::report(&outcomes, start.elapsed())
 }

@@ -68,5 +68,5 @@ fn a_seed_finds_the_additions_that_count_twice() {
 
 #[test]
 fn no_seed_finds_any_where_the_client_names_them() {
-    Sim::new(0).check(0..40, |world| count(world, Naming::ByClient));
+    Sim::new(0).check(testkit::seeds(40), |world| count(world, Naming::ByClient));
 }
