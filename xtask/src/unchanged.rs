@@ -68,7 +68,8 @@ const RULES: &[Rule] = &[
     rule("targets", &["osier-web"], &["xtask/src/test/targets.rs"]),
 ];
 
-/// Steps that no change runs: `corpus` runs the targets of `fuzz`, and `api` makes the documents of `rustdoc` in another format.
+/// Steps that no change runs: `corpus` runs the targets of `fuzz`, and `api` makes the documents of `rustdoc` in another format. (The server's
+/// have a name that a library has, and nobody makes them.)
 const WEEKLY: &[&str] = &["fuzz", "rustdoc"];
 
 /// These programs mix other libraries with the runtime. A few use osier-web, whose behaviour has tests of its own, so its API is the input.
