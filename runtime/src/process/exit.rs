@@ -1,4 +1,5 @@
-//! Waits for the end of a child without reaping it, so its process id cannot be reused meanwhile.
+//! Waits for the end of a child without reaping it, so its process id cannot be reused meanwhile. A child without a pidfd that is
+//! dropped is reaped here, too, by a thread of the pool.
 
 use std::future::{Future, poll_fn};
 use std::io;
@@ -11,7 +12,6 @@ use std::task::{Context, Poll, ready};
 use async_task::Task;
 use rustix::process::{Pid, WaitId, WaitIdOptions};
 
-use super::reaper;
 use crate::wait::{self, Stop, pool};
 use crate::worker::context::{self, Caller};
 
@@ -42,7 +42,7 @@ impl Drop for Left {
         if let Some(mut child) = child
             && let Ok(None) = child.try_wait()
         {
-            reaper::adopt_without_pidfd(child);
+            adopt_without_pidfd(child);
         }
     }
 }
@@ -108,6 +108,25 @@ impl Exit {
             Exit::Pidfd(fd) => crate::io::readable_async(fd).await.map(drop),
             Exit::Pool(pool) => poll_fn(|cx| pool.poll(cx)).await,
         }
+    }
+}
+
+/// Reaps the child on a thread of the pool. If the system starts none, the next dropped child tries again.
+pub(super) fn adopt_without_pidfd(child: Child) {
+    static WAITING: Mutex<Vec<Child>> = Mutex::new(Vec::new());
+    let mut waiting = WAITING.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    waiting.push(child);
+    // The threads take the children from the list, so a child whose thread does not start stays there.
+    let missing = waiting.len();
+    drop(waiting);
+    for _ in 0..missing {
+        let reap = || {
+            let next = WAITING.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).pop();
+            if let Some(mut child) = next {
+                drop(child.wait());
+            }
+        };
+        let _ = pool::try_spawn(reap).map(Task::detach);
     }
 }
 

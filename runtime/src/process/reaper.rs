@@ -15,12 +15,11 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 use std::time::Duration;
 
-use async_task::Task;
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 
-use super::exit::Exit;
-use crate::wait::{flag, pool};
+use super::exit::{Exit, adopt_without_pidfd};
+use crate::wait::flag;
 use crate::worker::service::start_service;
 
 /// The time between two looks at the children while poll(2) fails.
@@ -68,25 +67,6 @@ pub(super) fn adopt(child: Child, exit: &mut Exit) {
             drop(orphans);
             new.into_iter().for_each(|orphan| adopt_without_pidfd(orphan.child));
         }
-    }
-}
-
-/// Reaps the child on a thread of the pool. If the system starts none, the next dropped child tries again.
-pub(super) fn adopt_without_pidfd(child: Child) {
-    static WAITING: Mutex<Vec<Child>> = Mutex::new(Vec::new());
-    let mut waiting = WAITING.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    waiting.push(child);
-    // The threads take the children from the list, so a child whose thread does not start stays there.
-    let missing = waiting.len();
-    drop(waiting);
-    for _ in 0..missing {
-        let reap = || {
-            let next = WAITING.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).pop();
-            if let Some(mut child) = next {
-                drop(child.wait());
-            }
-        };
-        let _ = pool::try_spawn(reap).map(Task::detach);
     }
 }
 
