@@ -44,7 +44,10 @@ fn events(_: &mut Request<'_>) -> Response {
 
 fn main() -> std::io::Result<()> {
     let port = measure::argument() as u16;
-    let router = Router::new().get("/", fiber).get("/dormant", dormant).get("/events", events);
+    let router = Router::new()
+        .get("/", fiber)
+        .get("/dormant", dormant)
+        .get("/events", events);
     osier::Runtime::builder()
         .workers(1)
         .build()?
