@@ -1,7 +1,7 @@
 //! Attacks on an HTTP/2 server, each in its own bytes: `cargo run --release -p osier-http --example h2_attacks`.
 //!
 //! Each row is one connection with the default limits, fed with an attack until it ends. The program prints the client's bytes until
-//! then, the requests that a handler saw, the time, and the reason of the end. `web/examples/h2_attacks.rs` attacks a server over
+//! then, the requests that a handler saw, the time, and the reason of the end. `web/examples/h2_attack_lab.rs` attacks a server over
 //! thousands of connections.
 
 use std::collections::BTreeMap;

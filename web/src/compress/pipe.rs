@@ -190,6 +190,10 @@ impl Pipe<'_> {
 struct Ref<'p, 'o>(&'p RefCell<Pipe<'o>>);
 
 impl Outlet for Ref<'_, '_> {
+    fn takes_bytes(&mut self) -> io::Result<bool> {
+        self.0.borrow_mut().out.takes_bytes()
+    }
+
     fn try_flush(&mut self) -> io::Result<Flushed> {
         let mut pipe = self.0.borrow_mut();
         // The backend would wait for the pool.

@@ -9,6 +9,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 use super::{Host, Settings, outgoing};
 use crate::conn::ignoring_case::strip_prefix;
+use crate::request::path_and_query;
 use crate::{Address, Request};
 
 /// Which values of `Location` a [`Proxy`](super::Proxy) changes, in a 201 or a redirect of a backend. Another server's address stays.
@@ -31,7 +32,7 @@ pub enum Redirects {
     Preserve,
     /// A URL with the backend's address or with the [host](super::Options::host) that the backend gets. It becomes a path, behind the prefix
     /// that [`strip`](super::Options::strip) has taken off, unless the path begins with that. A URL with the host that the client has asked for
-    /// stays: its scheme may be the point of the redirect, and a path would lead to the same request for ever.
+    /// stays: its scheme may be the point of the redirect. So does any that would become the path of the same request, for ever.
     #[default]
     Backend,
     /// Also a path, and a URL with the host that the client has asked for: they get that prefix, unless the path begins with it. It is for an
@@ -56,6 +57,23 @@ pub(super) fn location(
     address: &Address,
     location: &[u8],
 ) -> Option<String> {
+    let changed = changed(settings, request, address, location)?;
+    (!leads_to_itself(request, &changed)).then_some(changed)
+}
+
+/// Whether the client would ask for the same again. The backend has meant another host, or another scheme.
+fn leads_to_itself(request: &Request<'_>, location: &str) -> bool {
+    let target = match request.rewritten_from() {
+        Some(sent) => path_and_query(sent),
+        None => match request.query() {
+            Some(query) => [request.path(), "?", query].concat(),
+            None => request.path().to_owned(),
+        },
+    };
+    matches!(request.method(), "GET" | "HEAD") && location.split('#').next() == Some(target.as_str())
+}
+
+fn changed(settings: &Settings, request: &Request<'_>, address: &Address, location: &[u8]) -> Option<String> {
     let policy = settings.options.redirects;
     // Browsers leave out spaces and tabs: what follows one could become a host.
     let text = str::from_utf8(location).ok()?;

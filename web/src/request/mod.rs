@@ -211,7 +211,7 @@ impl<'a> Request<'a> {
     }
 
     /// The head with the target that the client has sent, if code before the handler has set another target.
-    #[cfg(any(feature = "cache", feature = "fastcgi"))]
+    #[cfg(any(feature = "cache", feature = "fastcgi", feature = "proxy"))]
     pub(crate) fn rewritten_from(&self) -> Option<&'a Head<'a>> {
         let sent = self.changes.original(self.head);
         (sent.target() != self.head.target()).then_some(sent)
@@ -718,7 +718,7 @@ fn decode_form(text: &str) -> Cow<'_, str> {
 }
 
 /// The path of a target with its query.
-#[cfg(any(feature = "cache", feature = "fastcgi"))]
+#[cfg(any(feature = "cache", feature = "fastcgi", feature = "proxy"))]
 pub(crate) fn path_and_query(head: &Head<'_>) -> String {
     match head.query() {
         Some(query) => [head.path(), "?", query].concat(),

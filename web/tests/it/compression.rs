@@ -7,8 +7,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Instant;
 
+use crate::common::backend::Backend;
 use crate::common::folder::{decoded, prose};
-use crate::common::{Client, PATIENCE, eventually, site, site_with};
+use crate::common::{Client, PATIENCE, connect_narrowly, eventually, narrow_listener, site, site_with};
 use osier::sync::Event;
 use osier_web::compress::Compress;
 use osier_web::http::StatusCode;
@@ -322,4 +323,45 @@ fn flushed_pieces_leave_room_for_others_on_their_worker() {
     assert!(head.contains("content-encoding: br"));
     waits.sort();
     assert!(waits[10] <= 24, "{} pieces before another response", waits[10]);
+}
+
+#[test]
+fn an_encoded_stream_whose_client_does_not_read_holds_up_nobody() {
+    const PIECES: usize = 300;
+    // Text that no encoder makes much smaller.
+    let text = |number: usize| {
+        let mut state = number as u64 + 1;
+        let digits = (0..1_000).map(|_| {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            char::from(b' ' + (state >> 58) as u8)
+        });
+        digits.collect::<String>()
+    };
+    let backend = Backend::start(move |_, conn| {
+        while conn.request().is_some() {
+            conn.send("HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nTransfer-Encoding: chunked\r\n\r\n");
+            for number in 0..PIECES {
+                conn.send(format!("3e8\r\n{}\r\n", text(number)));
+            }
+            conn.send("0\r\n\r\n");
+        }
+    });
+    let proxy = backend.proxy();
+    let router = Router::new()
+        .get("/hello", |_| "hello")
+        .fallback(move |request: &mut Request<'_>| {
+            let response = proxy.answer(request);
+            Compress::new().filter(request, response)
+        });
+    let site = site_with(1, Server::new(router), |server| server.listener(narrow_listener()));
+    let mut slow = Client::new(connect_narrowly(site.addr));
+    slow.send("GET /stream HTTP/1.1\r\nHost: x\r\nAccept-Encoding: gzip\r\n\r\n");
+    slow.head();
+    for _ in 0..20 {
+        assert_eq!(site.get("/hello").text(), "hello");
+    }
+    let whole: String = (0..PIECES).map(text).collect();
+    assert!(decoded(Some("gzip"), &slow.chunks()) == whole.as_bytes());
 }

@@ -182,6 +182,18 @@ fn a_redirect_to_the_host_that_the_client_asked_for_stays() {
         };
         check(prefixed, &[("https://example.org/x", "https://example.org/api/x")]);
     }
+    // The site has another name, too, which has to lead to https.
+    let app = backend();
+    let fixed = Options {
+        host: Host::Fixed("example.org".into()),
+        ..Options::default()
+    };
+    let front = site(Router::new().fallback(app.proxy_with(fixed).handler()));
+    let reply = front
+        .ask("GET /login?a=b HTTP/1.1\r\nHost: www.example.org\r\nX-Location: https://example.org/login?a=b#c\r\n\r\n");
+    assert_eq!(reply.header("location"), Some("https://example.org/login?a=b#c"));
+    let reply = front.ask("GET /a HTTP/1.1\r\nHost: www.example.org\r\nX-Location: https://example.org/login\r\n\r\n");
+    assert_eq!(reply.header("location"), Some("/login"));
     // The backend's address is the public one of the site.
     let backend = backend();
     let front = site(Router::new().fallback(backend.proxy().handler()));

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::common::backend::{self, Backend, options, pattern, serve, serve_large};
-use crate::common::{Client, PATIENCE, connect_narrowly, eventually, site_with};
+use crate::common::{Client, PATIENCE, connect_narrowly, eventually, narrow_listener, site_with};
 use osier_web::proxy::Proxy;
 use osier_web::upstream::Upstream;
 use osier_web::{IntoResponse, Router, Server};
@@ -355,20 +355,11 @@ fn continue_waits_for_the_answers_before_it() {
             ));
         }
     });
-    // A small buffer towards the client, so that a few unread responses fill it.
-    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
-    socket.set_send_buffer_size(16 << 10).unwrap();
-    socket
-        .bind(&"127.0.0.1:0".parse::<std::net::SocketAddr>().unwrap().into())
-        .unwrap();
-    socket.listen(64).unwrap();
-    socket.set_nonblocking(true).unwrap();
     let router = Router::new()
         .get("/piece", |_: &mut osier_web::Request<'_>| vec![b'x'; 31 << 10])
         .fallback(backend.proxy().handler());
-    let site = site_with(1, Server::new(router), move |server| {
-        server.listener(osier::net::TcpListener::from(std::os::fd::OwnedFd::from(socket)))
-    });
+    // A few unread responses fill the buffer towards the client.
+    let site = site_with(1, Server::new(router), |server| server.listener(narrow_listener()));
     assert_eq!(
         site.get("/warm").status,
         200,

@@ -13,7 +13,7 @@ use osier_web::{Request, Response, Router, Server, ws};
 use testkit::{Folder, Program};
 
 use crate::common::backend::serve;
-use crate::common::{Site, connect_narrowly, eventually, site_with};
+use crate::common::{Site, connect_narrowly, eventually, narrow_listener, site_with};
 use crate::masked;
 use crate::tls::{LOCALHOST, Pem};
 
@@ -172,16 +172,10 @@ fn a_client_gets_what_the_backend_has_sent_before_a_pause() {
     });
     let server = Server::new(app).tls(Acceptor::builder(LOCALHOST.identity()).build().unwrap());
     let backend = site_with(1, server, |server| server.bind("127.0.0.1:0"));
-    // The sockets of its clients take little.
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let socket = socket2::SockRef::from(&listener);
-    socket.set_send_buffer_size(16 << 10).unwrap();
     let proxy = Proxy::new(upstream(backend.addr).build().unwrap());
     let server = Server::new(Router::new().fallback(proxy.handler()))
         .tls(Acceptor::builder(LOCALHOST.identity()).build().unwrap());
-    let site = site_with(1, server, move |server| {
-        server.listener(osier::net::TcpListener::from(listener))
-    });
+    let site = site_with(1, server, |server| server.listener(narrow_listener()));
     for (number, length) in (1..=50).map(|count| 9_000 * count).enumerate() {
         let mut client = crate::tls::over(connect_narrowly(site.addr));
         client.send(format!("GET /{length} HTTP/1.1\r\nHost: t\r\n\r\n"));

@@ -430,7 +430,7 @@ fn patience(limit: Option<Duration>) -> Duration {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Flushed {
     All,
-    /// The client takes no more now.
+    /// The client takes no more now. [`Outlet::takes_bytes`] waits until it does.
     Part,
     /// The outlet cannot tell without a wait.
     Unknown,
@@ -481,6 +481,10 @@ impl OutputState {
     /// Sends the collected bytes as far as the client takes them at once.
     fn try_send(&mut self, sink: Sink<'_>) -> io::Result<Flushed> {
         let has_unsent = self.has_unsent()?;
+        // Collected bytes come after the file.
+        if self.rest.is_some() {
+            return Ok(Flushed::Unknown);
+        }
         let done = match sink {
             // TLS may still hold bytes of an earlier call.
             Sink::Transport(transport) => {

@@ -83,7 +83,8 @@ pub(crate) trait Outlet: Write {
         Ok(())
     }
 
-    /// Waits until the client takes bytes, for a while. Returns whether it does.
+    /// Waits until the client takes bytes, for a while. Returns whether it does. An outlet that implements
+    /// [`try_flush`](Outlet::try_flush) implements this, too.
     ///
     /// # Suspends
     ///
@@ -236,7 +237,12 @@ impl Outlet for BodyWriter<'_, '_> {
         let (since, before) = *self
             .stalled
             .get_or_insert_with(|| (osier::time::coarse_now(), stream.unacknowledged()));
-        match waits_for(Activity::Writing, || stream.wait_writable(patience(limit))) {
+        let waited = {
+            // The hook of the fiber would write what the client does not take, and wait for longer.
+            let _state = self.output.state();
+            waits_for(Activity::Writing, || stream.wait_writable(patience(limit)))
+        };
+        match waited {
             Ok(true) => {
                 self.stalled = None;
                 return Ok(true);

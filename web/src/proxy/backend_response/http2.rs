@@ -15,6 +15,9 @@ use crate::upstream::carrier::{Carrier, Stream};
 /// Bytes of a body that are taken at once, at most.
 const PIECE: usize = 16 << 10;
 
+/// Bytes after which no further piece is passed on at once. With the last piece, they fit an empty output.
+const AT_ONCE: u64 = 32 << 10;
+
 pub(in crate::proxy) struct Http2Response {
     /// The stream. `None` once the body has been read.
     carrier: Option<Rc<Carrier>>,
@@ -116,14 +119,21 @@ impl Http2Response {
         Ok(self.is_done)
     }
 
-    /// Writes a received piece of the body to `out`. Returns the number of its bytes.
+    /// Writes received bytes of the body to `out`. Returns their number.
     pub(super) fn pass_on(&mut self, out: &mut dyn Write) -> io::Result<io::Result<u64>> {
-        let mut piece = buffers::take(Size::K16);
-        // One piece, because each read opens the window: a backend as fast as the client is slow would fill the output.
-        let count = self.try_read(&mut piece)?.unwrap_or(0);
-        let written = out.write_all(&piece[..count]).map(|()| count as u64);
+        let (mut piece, mut written) = (buffers::take(Size::K16), 0);
+        // Each read opens the window, so without the bound a fast backend would fill the output of a slow client.
+        while !self.is_done
+            && written < AT_ONCE
+            && let Some(count) = self.try_read(&mut piece)?
+        {
+            if let Err(error) = out.write_all(&piece[..count]) {
+                return Ok(Err(error));
+            }
+            written += count as u64;
+        }
         buffers::give(piece);
-        Ok(written)
+        Ok(Ok(written))
     }
 
     pub(super) fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {

@@ -12,11 +12,11 @@ use osier::sync::Interrupt;
 
 use crate::lock;
 
-/// The most fetches of a store that no client waits for: those behind stale responses, and those whose clients have left. One client
-/// could begin any number of them, and each is a request at a backend.
+/// The most fetches of a store behind stale responses, and as many whose clients have left. One client could begin any number of either, and each
+/// is a request at a backend.
 const PLACES: usize = 128;
 
-/// The places of a store for fetches that no client waits for. Clones share them.
+/// Places for fetches of a store that no client waits for. Clones share them.
 #[derive(Clone, Default)]
 pub struct Places(Arc<AtomicUsize>);
 

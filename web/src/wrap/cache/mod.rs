@@ -47,9 +47,8 @@
 //! While a response is fetched, other requests for it wait, on all workers, and get it as it arrives. If the response turns out to be for
 //! one client alone, each waiting request goes to the handler, and for five seconds no request waits for that resource.
 //!
-//! The fetch does not end with the client that has caused it. At most 128 fetches of a store go on without a client that waits: those
-//! behind stale responses, and those whose clients have left. Beyond that, a stale response is sent without a fetch, and a fetch is
-//! cancelled when the last client that waits for it leaves.
+//! The fetch does not end with the client that has caused it. At most 128 fetches of a store go on behind stale responses, and at most 128 whose clients
+//! have left. Beyond that, a stale response is sent without a fetch, and a fetch is cancelled when the last client that waits for it leaves.
 //!
 //! # Keys
 //!
@@ -339,7 +338,7 @@ impl Cache {
     /// Fetches another response behind a stale one, unless that is going on already, or as many such fetches as the store allows.
     #[cold]
     fn refresh(&self, request: &Request<'_>, handler: &Inside, wanted: Wanted<'_>, entry: &Arc<Entry>) {
-        let Some(place) = self.0.store.places.take() else {
+        let Some(place) = self.0.store.behind.take() else {
             return;
         };
         let now = osier::time::coarse_now();

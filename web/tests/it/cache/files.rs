@@ -53,6 +53,17 @@ fn files(folder: &Folder) -> Vec<fs::DirEntry> {
     found.map(Result::unwrap).collect()
 }
 
+/// Waits, by the clock of the test.
+fn until_there_is_no_file(folder: &Folder) {
+    for _ in 0..60_000 {
+        if files(folder).is_empty() {
+            return;
+        }
+        osier::sleep(Duration::from_millis(1));
+    }
+    panic!("{:?} are left", files(folder));
+}
+
 #[test]
 fn long_bodies_are_in_files() {
     use std::os::unix::fs::PermissionsExt;
@@ -229,9 +240,7 @@ fn a_long_body_that_breaks_off_leaves_no_file() {
             answer(200, "cache-control: max-age=60", "").body(body)
         });
         assert!(!send(&world.client, "").is_whole());
-        while !files(&folder).is_empty() {
-            osier::sleep(Duration::from_millis(1));
-        }
+        until_there_is_no_file(&folder);
         assert_eq!((world.stats().stored, world.stats().disk_bytes), (0, 0));
         // The bytes that were reserved are free again.
         let world = World::of(world.cache.clone(), bytes);
@@ -276,9 +285,7 @@ fn a_long_body_that_nobody_wants_any_more_leaves_no_file() {
             (0..yields).for_each(|_| osier::yield_now());
             leave(fiber);
         }
-        while !files(&folder).is_empty() {
-            osier::sleep(Duration::from_millis(1));
-        }
+        until_there_is_no_file(&folder);
         assert_eq!((cache.store().stats().stored, cache.store().stats().disk_bytes), (0, 0));
         // The bytes that were reserved are free again.
         let world = World::of(cache, bytes);

@@ -113,6 +113,14 @@ fn run(
 }
 
 /// Connects with a receive buffer of a few kilobytes, so that the server soon has bytes left.
+/// A listener whose connections hold few bytes that are sent to clients.
+pub fn narrow_listener() -> osier::net::TcpListener {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let socket = socket2::SockRef::from(&listener);
+    socket.set_send_buffer_size(16 << 10).unwrap();
+    osier::net::TcpListener::from(listener)
+}
+
 pub fn connect_narrowly(addr: SocketAddr) -> TcpStream {
     let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
     socket.set_recv_buffer_size(4096).unwrap();

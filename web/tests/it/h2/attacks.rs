@@ -86,7 +86,7 @@ fn two_thousand_rapid_resets_do_not_hold_up_a_quiet_client() {
     assert!(site.logged("too many resets"));
 }
 
-/// Smaller than the lab, `web/examples/h2_attacks.rs`: two connections of each attack, all at once.
+/// Smaller than the lab, `web/examples/h2_attack_lab.rs`: two connections of each attack, all at once.
 #[test]
 fn every_attack_ends_at_its_limit_and_none_holds_up_a_quiet_client() {
     let router = super::router().get("/big", |_| vec![b'x'; 4096]);

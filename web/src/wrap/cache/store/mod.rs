@@ -146,8 +146,10 @@ pub struct Store {
     next: AtomicU64,
     /// Bytes in memory of bodies that are being received.
     held: AtomicU64,
-    /// Places for fetches that no client waits for.
-    pub(super) places: Places,
+    /// Places for fetches behind stale responses.
+    pub(super) behind: Places,
+    /// Places for fetches whose clients have left. They are apart, because any client can take all of these.
+    abandoned: Places,
     disk: Option<Arc<Disk>>,
     on_disk: Mutex<Queue>,
     /// Whether the search for the files of earlier processes has begun.
@@ -208,7 +210,8 @@ impl Store {
             hasher: RandomState::new(),
             next: AtomicU64::new(0),
             held: AtomicU64::new(0),
-            places: Places::default(),
+            behind: Places::default(),
+            abandoned: Places::default(),
             on_disk: Mutex::new(Queue::new(options.disk_size)),
             has_begun: AtomicBool::new(disk.is_none()),
             invalid: Mutex::new(disk.as_ref().map(|_| HashSet::new())),
@@ -344,7 +347,7 @@ impl Store {
         let mut names: Vec<Box<str>> = names.map(|(name, _)| name.clone()).collect();
         names.sort_unstable();
         names.dedup();
-        let (flight, member) = Flight::begin(wanted, Some(key::select(names, headers)), &self.places);
+        let (flight, member) = Flight::begin(wanted, Some(key::select(names, headers)), &self.abandoned);
         resource.flights.push(Arc::clone(&flight));
         Join::Lead(flight, member)
     }
@@ -356,7 +359,7 @@ impl Store {
         if resource.has_most_flights(true) {
             return Join::Pass;
         }
-        let (flight, member) = Flight::begin(wanted, None, &self.places);
+        let (flight, member) = Flight::begin(wanted, None, &self.abandoned);
         resource.flights.push(Arc::clone(&flight));
         Join::Lead(flight, member)
     }

@@ -1,7 +1,7 @@
 //! A lab: each attack on HTTP/2 by 2,000 connections at once, or by 100 that have a hundred streams each, beside a quiet client.
 //!
 //! ```text
-//! cargo run --release -p osier-web --example h2_attacks --features full [CONNECTIONS [PART OF A NAME]]
+//! cargo run --release -p osier-web --example h2_attack_lab --features full [CONNECTIONS [PART OF A NAME]]
 //! ```
 //!
 //! Each attack meets a server of its own: two workers, the default limits, and timeouts of two seconds. The program prints the limit that
