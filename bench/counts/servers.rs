@@ -13,7 +13,7 @@ use osier_web::fastcgi::FastCgi;
 use osier_web::files::Files;
 use osier_web::proxy::Proxy;
 use osier_web::upstream::Upstream;
-use osier_web::{Address, Request, Router, Server, fastcgi as cgi, ws};
+use osier_web::{Address, Request, Router, Server, Timeouts, fastcgi as cgi, ws};
 use rustls::pki_types::ServerName;
 
 use crate::backends;
@@ -164,7 +164,13 @@ pub fn tls(runtime: &Runtime, count: u32) {
 /// Serves until the client on a thread of its own is done. `server` runs on the worker.
 fn serve(runtime: &Runtime, server: impl FnOnce() -> Server + Send, client: impl FnOnce(SocketAddr) + Send + 'static) {
     let client = runtime.run(move || {
-        let listening = server().bind("127.0.0.1:0").expect("a free port");
+        // The counter makes a handshake take seconds on a busy machine.
+        let timeouts = Timeouts {
+            handshake: Duration::from_secs(600),
+            ..Timeouts::default()
+        };
+        let server = server().timeouts(timeouts);
+        let listening = server.bind("127.0.0.1:0").expect("a free port");
         let (address, handle) = (listening.local_addr(), listening.handle());
         let client = std::thread::spawn(move || {
             // The server ends also when the client panics.
