@@ -44,10 +44,13 @@ fn idle(plan: &Plan, connections: usize) -> Row<'_> {
 fn idle_events(plan: &Plan, connections: usize) -> Row<'_> {
     let name = format!("idle event stream through the proxy, of {connections}");
     let load = move |server: &Server| load::idle_connections(plan, server, "/events", connections).map(Sample::from);
+    let mut row = proxied(plan, &name, load);
+    // The clients of HAProxy have waited for their first event for minutes, and nobody has found out why.
+    row.rivals.pop();
     Row {
         unit: "private bytes",
         rounds: plan.rounds.min(3),
-        ..proxied(plan, &name, load)
+        ..row
     }
 }
 
