@@ -127,19 +127,25 @@ fn a_join_that_is_cancelled_loses_no_fiber_that_never_ran() {
     });
 }
 
+/// Cancelled fibers that never ran. The values of each end once its event is set.
+fn cancelled(go: &[Arc<Event>]) -> JoinSet<()> {
+    let mut set = JoinSet::new();
+    for go in go {
+        let slow = Slow(Arc::clone(go));
+        set.spawn_local(move || _ = &slow);
+    }
+    set.cancel_all();
+    settle();
+    set
+}
+
 /// The wake-up names the fiber that has ended: nobody looks at all of them.
 #[test]
 fn a_join_leaves_its_waker_once_for_all_fibers_that_never_ran() {
     const FIBERS: usize = 50;
     timeless(1).run(|| {
         let go: Vec<_> = (0..FIBERS).map(|_| Arc::new(Event::new())).collect();
-        let mut set = JoinSet::new();
-        for go in &go {
-            let slow = Slow(Arc::clone(go));
-            set.spawn_local(move || _ = &slow);
-        }
-        set.cancel_all();
-        settle();
+        let mut set = cancelled(&go);
         let (count, waker) = Count::new();
         let mut cx = Context::from_waker(&waker);
         assert!(pin!(set.join_next_async()).poll(&mut cx).is_pending());
@@ -157,13 +163,7 @@ fn a_join_leaves_its_waker_once_for_all_fibers_that_never_ran() {
 fn a_join_waits_for_all_fibers_that_never_ran() {
     timeless(1).run(|| {
         let go = [(); 2].map(|()| Arc::new(Event::new()));
-        let mut set = JoinSet::new();
-        for go in &go {
-            let slow = Slow(Arc::clone(go));
-            set.spawn_local(move || _ = &slow);
-        }
-        set.cancel_all();
-        settle();
+        let mut set = cancelled(&go);
         assert!(set.try_join_next().is_none(), "the values of both have not ended");
         go[0].set();
         settle();

@@ -286,20 +286,11 @@ enum NoSpace {
     Taken,
 }
 
-/// Writes `rest` while another fiber reads ahead, until the body ends, or until the client has caught up and splicing is possible.
-/// The source is dropped as soon as it has been read.
+/// Same as [`pass_on`](super::relay::pass_on), with another fiber that reads ahead from the beginning.
 ///
 /// # Suspends
 ///
 /// While the backend sends, and while the client reads.
-///
-/// # Errors
-///
-/// The errors of writing to the client and of reading from the source.
-///
-/// # Panics
-///
-/// If reading from the source does.
 pub(super) fn read_ahead<S: Source>(
     source: &mut Option<S>,
     rest: VecDeque<Piece>,
@@ -646,7 +637,7 @@ pub(super) mod tests {
         }
 
         fn pass_on(&mut self, _: &mut dyn Write) -> io::Result<(u64, bool)> {
-            unreachable!("the client takes nothing at once")
+            unreachable!("it is read ahead")
         }
 
         fn may_wait(&self) -> bool {
@@ -730,7 +721,7 @@ pub(super) mod tests {
         }
 
         fn pass_on(&mut self, _: &mut dyn Write) -> io::Result<(u64, bool)> {
-            unreachable!("the client takes nothing at once")
+            unreachable!("it is read ahead")
         }
 
         fn may_wait(&self) -> bool {

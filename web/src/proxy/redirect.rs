@@ -63,14 +63,8 @@ pub(super) fn location(
 
 /// Whether the client would ask for the same again. The backend has meant another host, or another scheme.
 fn leads_to_itself(request: &Request<'_>, location: &str) -> bool {
-    let target = match request.rewritten_from() {
-        Some(sent) => path_and_query(sent),
-        None => match request.query() {
-            Some(query) => [request.path(), "?", query].concat(),
-            None => request.path().to_owned(),
-        },
-    };
-    matches!(request.method(), "GET" | "HEAD") && location.split('#').next() == Some(target.as_str())
+    let sent = request.rewritten_from().unwrap_or(request.head);
+    matches!(request.method(), "GET" | "HEAD") && location.split('#').next() == Some(&*path_and_query(sent))
 }
 
 fn changed(settings: &Settings, request: &Request<'_>, address: &Address, location: &[u8]) -> Option<String> {

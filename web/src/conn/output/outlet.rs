@@ -52,7 +52,7 @@ pub(crate) trait Outlet: Write {
         Ok(None)
     }
 
-    /// Sends the written bytes as far as the client takes them at once.
+    /// Sends the written bytes as far as the client takes them at once. Never suspends.
     fn try_flush(&mut self) -> io::Result<Flushed> {
         Ok(Flushed::Unknown)
     }

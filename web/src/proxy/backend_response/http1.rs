@@ -150,6 +150,7 @@ impl Http1Response {
     }
 
     /// Waits until the backend has sent bytes, within the stream's read timeout. Nothing is held meanwhile but received bytes.
+    /// Calls `if_slow` when that has taken a while.
     ///
     /// # Suspends
     ///
@@ -209,6 +210,10 @@ impl Http1Response {
     }
 
     /// Writes the received part of the body to `out`, after a read if there is none. Returns the number of its bytes.
+    ///
+    /// # Suspends
+    ///
+    /// Until the backend has sent bytes, unless [`wait`](Http1Response::wait) has found some; and as a write to `out` does.
     pub(super) fn pass_on(&mut self, out: &mut dyn Write) -> io::Result<io::Result<u64>> {
         if self.may_wait() && self.receive()? == 0 {
             self.decoder.at_end().map_err(invalid)?;

@@ -120,6 +120,10 @@ impl Http2Response {
     }
 
     /// Writes received bytes of the body to `out`. Returns their number.
+    ///
+    /// # Suspends
+    ///
+    /// As a write to `out` does.
     pub(super) fn pass_on(&mut self, out: &mut dyn Write) -> io::Result<io::Result<u64>> {
         let (mut piece, mut written) = (buffers::take(Size::K16), 0);
         // Each read opens the window, so without the bound a fast backend would fill the output of a slow client.

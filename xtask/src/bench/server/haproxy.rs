@@ -17,6 +17,16 @@ pub fn proxy(scratch: &Path, port: u16, backend: u16) -> Result<Vec<OsString>, S
     Ok(vec!["-db".into(), "-f".into(), path.into()])
 }
 
+/// As [`proxy`], for streams: each event leaves at once. HAProxy would hold it back for 200 ms, until more comes.
+pub fn streams(scratch: &Path, port: u16, backend: u16) -> Result<Vec<OsString>, String> {
+    let args = proxy(scratch, port, backend)?;
+    replaced(
+        args,
+        "option forwardfor\n",
+        "option forwardfor\n  option http-no-delay\n",
+    )
+}
+
 /// As [`proxy`], with a cache of an hour.
 pub fn cached(scratch: &Path, port: u16, backend: u16) -> Result<Vec<OsString>, String> {
     let args = proxy(scratch, port, backend)?;

@@ -2,12 +2,12 @@
 
 use std::path::Path;
 
-use super::{osier, proxy, row};
+use super::{osier, row};
 use crate::bench::Plan;
 use crate::bench::load;
 use crate::bench::programs::program;
 use crate::bench::rows::{BELOW, Row, Sample, contestant, sample};
-use crate::bench::server::{Server, nginx};
+use crate::bench::server::{Server, haproxy, nginx};
 
 /// The load, and the server that echoes.
 const LOAD: &[&str] = &["load-echo", "hold", BACKEND];
@@ -44,13 +44,10 @@ fn idle(plan: &Plan, connections: usize) -> Row<'_> {
 fn idle_events(plan: &Plan, connections: usize) -> Row<'_> {
     let name = format!("idle event stream through the proxy, of {connections}");
     let load = move |server: &Server| load::idle_connections(plan, server, "/events", connections).map(Sample::from);
-    let mut row = proxied(plan, &name, load);
-    // The clients of HAProxy have waited for their first event for minutes, and nobody has found out why.
-    row.rivals.pop();
     Row {
         unit: "private bytes",
         rounds: plan.rounds.min(3),
-        ..row
+        ..proxied(plan, &name, load)
     }
 }
 
@@ -68,11 +65,14 @@ fn proxied<'a>(plan: &'a Plan, name: &str, load: impl Fn(&Server) -> Result<Samp
             nginx::args(plan, nginx::tunnel(&plan.scratch, port, backend)?)
         })
     };
+    let of_haproxy = move |backend| {
+        Server::start(plan, Path::new("haproxy"), |port| {
+            haproxy::streams(&plan.scratch, port, backend)
+        })
+    };
     let rivals = vec![
         contestant("nginx", BELOW, move || under_load(&of_nginx)),
-        contestant("HAProxy", BELOW, move || {
-            under_load(&|port| proxy::behind_haproxy(plan, port))
-        }),
+        contestant("HAProxy", BELOW, move || under_load(&of_haproxy)),
     ];
     Row {
         load: LOAD,
