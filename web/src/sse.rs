@@ -20,6 +20,7 @@
 //! [`Sink::wait`] and [`Sink::sleep`] fail with [`Cancelled`].
 
 use std::io;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,7 +30,9 @@ use osier::memory::{Account, Charge};
 use osier::pubsub::Subscriber;
 use osier::time::Sleep;
 
-use crate::conn::output::Outlet;
+use crate::body::outgoing::Producer;
+use crate::conn::output::{Flushed, Outlet};
+use crate::conn::peer::SLOW_AFTER;
 use crate::{Body, Request, Response};
 
 /// Interval of the comments that keep a silent stream open. Many proxies and mobile networks close
@@ -156,6 +159,16 @@ pub struct Sink<'a> {
     stopped: bool,
 }
 
+impl<'a> Sink<'a> {
+    fn new(out: &'a mut dyn Outlet) -> Sink<'a> {
+        Sink {
+            out,
+            keep_alive: KEEP_ALIVE,
+            stopped: false,
+        }
+    }
+}
+
 impl Sink<'_> {
     /// Sends an event at once.
     ///
@@ -206,32 +219,40 @@ impl Sink<'_> {
     /// [`Cancelled`] when the server shuts down. A stream that returns the latter ends as a complete
     /// response, without a line in the log.
     pub fn wait<F: Future>(&mut self, leaf: F) -> io::Result<F::Output> {
-        let mut leaf = std::pin::pin!(leaf);
+        let mut leaf = pin!(leaf);
         loop {
-            let (mut output, every) = (None, self.keep_alive);
-            let mut stops = false;
-            self.out.while_connected(&mut |shutdown| {
-                let stop = async {
-                    match shutdown {
-                        Some(shutdown) => shutdown.wait_async().await,
-                        None => std::future::pending().await,
-                    }
-                };
-                osier::select! {
-                    ready = leaf.as_mut() => output = Some(ready),
-                    () = stop => stops = true,
-                    timeout every => {}
-                }
-            })?;
-            match output {
-                Some(output) => return Ok(output),
-                None if stops => {
+            match self.wait_for(leaf.as_mut(), self.keep_alive)? {
+                News::Event(output) => return Ok(output),
+                News::Stop => {
                     self.stopped = true;
                     return Err(Cancelled.into());
                 }
-                None => self.comment("")?,
+                News::Silence => self.comment("")?,
             }
         }
+    }
+
+    /// Waits for a future, at most for `time`.
+    ///
+    /// # Suspends
+    ///
+    /// Until then.
+    fn wait_for<F: Future>(&mut self, mut leaf: Pin<&mut F>, time: Duration) -> io::Result<News<F::Output>> {
+        let mut news = News::Silence;
+        self.out.while_connected(&mut |shutdown| {
+            let stop = async {
+                match shutdown {
+                    Some(shutdown) => shutdown.wait_async().await,
+                    None => std::future::pending().await,
+                }
+            };
+            osier::select! {
+                ready = leaf.as_mut() => news = News::Event(ready),
+                () = stop => news = News::Stop,
+                timeout time => {}
+            }
+        })?;
+        Ok(news)
     }
 
     /// Waits for a time, as [`wait`](Sink::wait) does for a future.
@@ -274,6 +295,14 @@ impl Sink<'_> {
     }
 }
 
+/// The end of a wait for an event.
+enum News<T> {
+    Event(T),
+    /// The server shuts down.
+    Stop,
+    Silence,
+}
+
 osier_queue::impl_debug!(Sink<'a>, self => { keep_alive: self.keep_alive, .. });
 
 /// Makes a response whose events `run` sends, until it returns or the client disconnects.
@@ -293,18 +322,20 @@ osier_queue::impl_debug!(Sink<'a>, self => { keep_alive: self.keep_alive, .. });
 /// ```
 #[doc(alias = "EventSource")]
 pub fn stream(run: impl FnOnce(&mut Sink<'_>) -> io::Result<()> + 'static) -> Response {
-    let body = move |out: &mut dyn Outlet| {
-        out.flush()?; // sends the head, so that the page knows that it is connected
-        let mut sink = Sink {
-            out,
-            keep_alive: KEEP_ALIVE,
-            stopped: false,
-        };
+    respond(move |out| {
+        let mut sink = Sink::new(out);
         match run(&mut sink) {
             // The end of the stream, not of a broken response: the client learns that it is complete.
             Err(error) if sink.stopped && Cancelled::is(&error) => Ok(()),
             done => done,
         }
+    })
+}
+
+fn respond(send: impl FnOnce(&mut dyn Outlet) -> io::Result<()> + 'static) -> Response {
+    let body = move |out: &mut dyn Outlet| {
+        out.flush()?; // sends the head, so that the page knows that it is connected
+        send(out)
     };
     Response::new(StatusCode::OK)
         .body(Body::produced(body))
@@ -314,9 +345,60 @@ pub fn stream(run: impl FnOnce(&mut Sink<'_>) -> io::Result<()> + 'static) -> Re
         .header("x-accel-buffering", "no")
 }
 
-/// Makes a response that sends a subscriber's events; see [`Sink::forward`].
-pub fn subscribe(mut subscriber: Subscriber<Arc<Event>>) -> Response {
-    stream(move |sink| sink.forward(&mut subscriber))
+/// Makes a response that sends a subscriber's events; see [`Sink::forward`]. A client costs no stack while there are no events, unless its
+/// route has [`cancel_when_gone`](crate::Route::cancel_when_gone) or the response is encoded.
+pub fn subscribe(subscriber: Subscriber<Arc<Event>>) -> Response {
+    let mut response = respond(move |out| forward(subscriber, out));
+    response.ends_with_client = true;
+    response
+}
+
+/// Sends every event of a subscriber, as [`Sink::forward`] does. If `out` lets it, it pauses where no event comes for a while.
+fn forward(mut subscriber: Subscriber<Arc<Event>>, out: &mut dyn Outlet) -> io::Result<()> {
+    let mut sink = Sink::new(out);
+    while sink.out.may_pause() {
+        let news = sink.wait_for(pin!(subscriber.recv_async()), SLOW_AFTER)?;
+        match news {
+            News::Event(Ok(event)) => sink.send(event)?,
+            News::Event(Err(_)) | News::Stop => return Ok(()),
+            News::Silence if sink.out.try_flush()? == Flushed::All => {
+                pause(subscriber, sink.out);
+                return Ok(());
+            }
+            News::Silence => break,
+        }
+    }
+    sink.forward(&mut subscriber)
+}
+
+/// Leaves the wait for the next event to `out`.
+fn pause(mut subscriber: Subscriber<Arc<Event>>, out: &mut dyn Outlet) {
+    let shutdown = out.shutdown();
+    out.pause(Box::pin(async move {
+        let event = async { News::Event(subscriber.recv_async().await) };
+        let stop = async {
+            match shutdown {
+                Some(shutdown) => shutdown.wait_async().await,
+                None => std::future::pending().await,
+            }
+            News::Stop
+        };
+        let silence = async {
+            Sleep::new(KEEP_ALIVE - SLOW_AFTER).await;
+            News::Silence
+        };
+        let news = osier::race_async((event, stop, silence)).await;
+        let go_on: Producer = Box::new(move |out| {
+            let mut sink = Sink::new(out);
+            match news {
+                News::Event(Ok(event)) => sink.send(event)?,
+                News::Event(Err(_)) | News::Stop => return Ok(()),
+                News::Silence => sink.comment("")?,
+            }
+            forward(subscriber, out)
+        });
+        go_on
+    }));
 }
 
 /// The id of the last event that a reconnecting client has received.

@@ -119,12 +119,12 @@ pub(crate) trait Source {
     fn may_wait(&self) -> bool;
 
     /// Waits until a read would find something, the end or an error for example. The caller holds nothing meanwhile. Calls `if_slow`
-    /// when that has taken a while.
+    /// when that has taken a while, and stops if it returns false. Returns false then.
     ///
     /// # Suspends
     ///
     /// Until then.
-    fn wait(&mut self, if_slow: &mut dyn FnMut()) -> io::Result<()>;
+    fn wait(&mut self, if_slow: &mut dyn FnMut() -> bool) -> io::Result<bool>;
 
     /// Whether a client that keeps up is better served without the queue.
     fn is_worth_splicing(&self) -> bool {
@@ -139,6 +139,8 @@ pub(crate) enum Stopped {
     Done,
     /// The client takes the bytes faster than they arrive.
     KeepsUp,
+    /// The client has all bytes, none has arrived for a while, and the body may [pause](Outlet::pause).
+    Silent,
 }
 
 struct Queue<'b> {
@@ -315,11 +317,12 @@ pub(super) fn read_ahead<S: Source>(
         queue.state.borrow_mut().end = Some(Ok(Stopped::Done));
         return queue.drain(out);
     }
+    let may_pause = out.may_pause();
     osier::scope(|s| {
         s.spawn_local(|| {
             let _ended = EndOnUnwind(&queue);
             let end = match source.as_mut() {
-                Some(body) => queue.fill(body, can_splice),
+                Some(body) => queue.fill(body, can_splice, may_pause),
                 None => Ok(Stopped::Done),
             };
             if !matches!(end, Ok(Stopped::KeepsUp)) {
@@ -353,9 +356,16 @@ impl Queue<'_> {
         self.filled.set();
     }
 
-    fn fill(&self, source: &mut impl Source, can_splice: bool) -> io::Result<Stopped> {
+    fn fill(&self, source: &mut impl Source, can_splice: bool, may_pause: bool) -> io::Result<Stopped> {
         loop {
-            source.wait(&mut osier::fiber::shrink_stack)?;
+            let mut goes_on = || {
+                osier::fiber::shrink_stack();
+                // The connection's own fiber may pause.
+                !(may_pause && self.state.borrow().starving)
+            };
+            if !source.wait(&mut goes_on)? {
+                return Ok(Stopped::KeepsUp);
+            }
             let (mut piece, space) = self.empty_piece();
             let most = match space.is_some() {
                 true => piece.bytes.len(),

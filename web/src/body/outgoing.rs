@@ -7,6 +7,7 @@ use std::fmt;
 #[cfg(feature = "sendfile")]
 use std::fs::File;
 use std::io::{self, Read, Write};
+use std::pin::Pin;
 use std::sync::Arc;
 
 use crate::RequestBody;
@@ -28,6 +29,9 @@ pub struct Body {
 
 /// Code that writes a streamed body.
 pub(crate) type Producer = Box<dyn FnOnce(&mut dyn Outlet) -> io::Result<()>>;
+
+/// The rest of a streamed body, whose code waits without a stack: the future of the code that goes on.
+pub(crate) type Paused = Pin<Box<dyn Future<Output = Producer>>>;
 
 /// Code that reads the request's body while it writes the response's.
 pub(crate) type Exchanger = Box<dyn FnOnce(&mut RequestBody<'_>, &mut dyn Outlet) -> io::Result<()>>;

@@ -7,6 +7,8 @@
 //!              ahead: a second fiber reads for a slow client    the caller splices
 //! ```
 //!
+//! Where nothing arrives for a while, and the client has all bytes, the body pauses (`conn/paused.rs`): a stream of events holds no stack.
+//!
 //! Most bodies end on the first way. It needs no second fiber, no queue and one copy less.
 
 use std::collections::VecDeque;
@@ -16,6 +18,7 @@ use osier::fiber::{Activity, waits_for};
 use osier_http::is_field;
 
 use super::ahead::{Bounds, Piece, Source, Stopped, read_ahead};
+use crate::body::outgoing::Producer;
 use crate::conn::ignoring_case::strip_prefix;
 use crate::conn::output::{Flushed, Outlet};
 
@@ -29,8 +32,8 @@ pub(crate) fn is_stream(name: &str, value: &[u8]) -> bool {
         || (is_field(name, "content-type") && (value_begins(b"text/event-stream") || value_begins(b"application/grpc")))
 }
 
-/// Passes `rest` and the body on until the body ends, or until the client has caught up and splicing is possible. The source is dropped as soon as it
-/// has been read.
+/// Passes `rest` and the body on until the body ends, until the client has caught up, or until nothing arrives. The source is dropped as soon
+/// as it has been read.
 ///
 /// # Suspends
 ///
@@ -62,6 +65,20 @@ pub(crate) fn pass_on<S: Source>(
     read_ahead(source, rest, bounds, can_splice, out)
 }
 
+/// Leaves the wait for the source to `out`. Its code then goes on by `go_on`, with the outcome of the wait.
+pub(crate) fn pause<S: 'static>(
+    mut source: S,
+    wait: impl AsyncFnOnce(&mut S) -> io::Result<()> + 'static,
+    go_on: impl FnOnce(S, io::Result<()>, &mut dyn Outlet) -> io::Result<()> + 'static,
+    out: &mut dyn Outlet,
+) {
+    out.pause(Box::pin(async move {
+        let waited = wait(&mut source).await;
+        let go_on: Producer = Box::new(move |out| go_on(source, waited, out));
+        go_on
+    }));
+}
+
 /// Passes the body on while the client takes all bytes at once. `None` if it does not, or if the body is long.
 ///
 /// # Suspends
@@ -77,7 +94,16 @@ fn keep_up(source: &mut impl Source, can_splice: bool, out: &mut dyn Outlet) -> 
             if can_splice && source.is_worth_splicing() {
                 return Ok(Some(Stopped::KeepsUp));
             }
-            waits_for(Activity::Network, || source.wait(&mut || out.shrink()))?;
+            let may_pause = out.may_pause();
+            let mut goes_on = || {
+                if !may_pause {
+                    out.shrink();
+                }
+                !may_pause
+            };
+            if !waits_for(Activity::Network, || source.wait(&mut goes_on))? {
+                return Ok(Some(Stopped::Silent));
+            }
         }
         let (count, has_ended) = source.pass_on(out)?;
         passed += count;
@@ -121,8 +147,8 @@ mod tests {
             self.left > 0
         }
 
-        fn wait(&mut self, _: &mut dyn FnMut()) -> io::Result<()> {
-            Ok(())
+        fn wait(&mut self, _: &mut dyn FnMut() -> bool) -> io::Result<bool> {
+            Ok(true)
         }
     }
 

@@ -13,7 +13,7 @@ use crate::RequestBody;
 #[cfg(feature = "sendfile")]
 use crate::body::outgoing::FileParts;
 use crate::body::outgoing::{Body, Kind};
-use crate::conn::output::{BodyWriter, HIGH_WATER, Output};
+use crate::conn::output::{BodyWriter, HIGH_WATER, Outlet, Output};
 #[cfg(feature = "sendfile")]
 use crate::conn::rest::FilePart;
 
@@ -93,17 +93,7 @@ impl Output<'_> {
                 }
                 count
             }
-            Kind::Stream(produce, len) => {
-                let mut counted = self.counted(chunked, passed);
-                produce(&mut counted.writer)?;
-                if len.is_some_and(|len| counted.writer.count != len) {
-                    return Err(io::Error::new(
-                        io::ErrorKind::UnexpectedEof,
-                        "the length of a response body is not the announced one",
-                    ));
-                }
-                counted.writer.count
-            }
+            Kind::Stream(produce, len) => return self.produce(produce, (chunked, len), passed),
             Kind::Duplex(exchange) => {
                 let mut counted = self.counted(chunked, passed);
                 exchange(from.expect("given with a body of this kind"), &mut counted.writer)?;
@@ -119,9 +109,35 @@ impl Output<'_> {
         Ok(count)
     }
 
+    /// Sends what the code of a body writes: all of it, or the rest of one that has paused. The code may pause again
+    /// ([`take_paused`](Output::take_paused)). Returns the number of bytes since the beginning of the body.
+    pub(crate) fn produce(
+        &self,
+        produce: impl FnOnce(&mut dyn Outlet) -> io::Result<()>,
+        (chunked, len): (bool, Option<u64>),
+        passed: &Cell<u64>,
+    ) -> io::Result<u64> {
+        let mut counted = self.counted(chunked, passed);
+        produce(&mut counted.writer)?;
+        let count = counted.writer.count;
+        if self.is_paused() {
+            return Ok(count);
+        }
+        if len.is_some_and(|len| count != len) {
+            return Err(io::Error::new(
+                io::ErrorKind::UnexpectedEof,
+                "the length of a response body is not the announced one",
+            ));
+        }
+        if chunked {
+            self.end_chunks();
+        }
+        Ok(count)
+    }
+
     fn counted<'p>(&self, chunked: bool, passed: &'p Cell<u64>) -> Counted<'_, '_, 'p> {
         Counted {
-            writer: self.body_writer(chunked),
+            writer: self.body_writer(chunked, passed.get()),
             passed,
         }
     }

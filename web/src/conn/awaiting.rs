@@ -17,7 +17,7 @@ use osier::dormant::{AfterBurst, Cause};
 use crate::conn::peer::Peer;
 use crate::conn::rates::{Rates, Span};
 use crate::conn::rest::Report;
-use crate::conn::{Conn, Stage, after};
+use crate::conn::{Conn, First, Stage, after};
 
 /// The bytes of a body that have come since the last look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -130,7 +130,7 @@ impl Conn {
         }
         buffers.input[..head.len()].copy_from_slice(head);
         buffers.input[head.len()..filled].copy_from_slice(unread);
-        let request = awaiting.request.take();
-        self.burst_with(buffers, filled, request)
+        let request = awaiting.request.take().expect("only the last burst takes it");
+        self.burst_with(buffers, filled, First::Received(request))
     }
 }

@@ -8,6 +8,7 @@
 //!    └─── all served ──┘                             └─┘
 //!                      ├─ a handler that wants the whole body ─▶ Awaiting (no stack) ─▶ burst
 //!                      ├─ refused, or closing while the client may still send ─▶ Linger ─▶ gone
+//!                      ├─ a body whose code has nothing to send for a while ─▶ Paused (no stack) ─▶ burst
 //!                      ├─ the rest of a file, which the client takes slowly ─▶ Sending (no stack) ─▶ as after a burst
 //!                      ├─ HTTP/2, by its first bytes ─▶ Streams (no stack) ─▶ its end ─▶ Linger ─▶ gone
 //!                      └─ another protocol, such as WebSocket ─▶ its end ─▶ Linger ─▶ gone
@@ -52,6 +53,7 @@ pub(crate) mod log;
 pub(crate) mod moving;
 pub(crate) mod network;
 pub(crate) mod output;
+pub(crate) mod paused;
 pub(crate) mod peer;
 #[cfg(feature = "ws")]
 pub(crate) mod polled;
@@ -100,6 +102,7 @@ use crate::conn::head::Partial;
 use crate::conn::linger::Linger;
 use crate::conn::log::record::{Level, Record};
 use crate::conn::output::Output;
+use crate::conn::paused::Paused;
 use crate::conn::sending::Sending;
 use crate::conn::serve::{After, Input, Local};
 #[cfg(feature = "h2")]
@@ -128,6 +131,7 @@ enum Stage {
     Linger(Linger),
     Sending(Box<Sending>),
     Awaiting(Box<Awaiting>, Option<Instant>),
+    Paused(Box<Paused>),
     /// Hands the socket to its protocol at the first wake-up: the pair of a stream or of a test, or a session that came from the old process.
     Begins(Takeover, Extensions, End),
     /// No longer HTTP.
@@ -135,6 +139,16 @@ enum Stage {
     /// HTTP/2.
     #[cfg(feature = "h2")]
     Streams(Box<dyn Multiplexed>),
+}
+
+/// The beginning of a burst.
+enum First {
+    /// The requests in the input.
+    Input,
+    /// A request whose body has been received.
+    Received(Box<dyn Receiving>),
+    /// The rest of a response.
+    Paused(Box<Paused>),
 }
 
 /// The end of a connection that begins with another protocol.
@@ -318,11 +332,11 @@ impl Conn {
 
     /// Runs a burst on the first `filled` bytes of the input.
     fn burst(&mut self, buffers: Buffers, filled: usize) -> AfterBurst {
-        self.burst_with(buffers, filled, None)
+        self.burst_with(buffers, filled, First::Input)
     }
 
-    /// Same as [`burst`](Conn::burst). The first request may be one whose body has been received.
-    fn burst_with(&mut self, buffers: Buffers, filled: usize, received: Option<Box<dyn Receiving>>) -> AfterBurst {
+    /// Same as [`burst`](Conn::burst), which goes on with an earlier request first.
+    fn burst_with(&mut self, buffers: Buffers, filled: usize, first: First) -> AfterBurst {
         let link = self.link.clone();
         let worker = &*link.worker;
         let now = osier::time::coarse_now();
@@ -335,17 +349,16 @@ impl Conn {
             start: 0,
             end: filled,
         };
-        let outcome = match received {
-            None => self.local.app.serve((&*link).into(), &output, &mut input),
-            Some(request) => self
-                .local
-                .app
-                .serve_received((&*link).into(), &output, &mut input, request),
+        let (app, client) = (&self.local.app, (&*link).into());
+        let outcome = match first {
+            First::Input => app.serve(client, &output, &mut input),
+            First::Received(request) => app.serve_received(client, &output, &mut input, request),
+            First::Paused(paused) => app.serve_paused(client, &output, &mut input, paused),
         };
         let mut is_held = false;
         let outcome = match outcome {
             // The rest is sent later, without a stack.
-            outcome @ (After::Gone | After::Send(_)) => outcome,
+            outcome @ (After::Gone | After::Send(_) | After::Pause(_)) => outcome,
             outcome @ (After::End(_) | After::Linger(_)) => output.settle_last().map_or(After::Gone, |held| {
                 is_held = held;
                 outcome
@@ -367,6 +380,11 @@ impl Conn {
                     received,
                     unacknowledged: None,
                 }));
+            }
+            After::Pause(mut paused) => {
+                paused.received = input.bytes[input.start..input.end].to_vec();
+                give(input, output);
+                return self.rest_paused(paused);
             }
             After::Receive(awaiting) => {
                 give(input, output);
@@ -489,7 +507,12 @@ impl Conn {
             Some(Stage::Handshake(_)) => self.close(CloseReason::HandshakeTimeout),
             None => self.close(CloseReason::IdleTimeout),
             Some(
-                Stage::Linger(_) | Stage::Begins(..) | Stage::Session(_) | Stage::Sending(_) | Stage::Awaiting(..),
+                Stage::Linger(_)
+                | Stage::Begins(..)
+                | Stage::Session(_)
+                | Stage::Sending(_)
+                | Stage::Awaiting(..)
+                | Stage::Paused(_),
             ) => AfterBurst::End,
             #[cfg(feature = "h2")]
             Some(Stage::Streams(_)) => unreachable!("it ends by itself"),
@@ -505,6 +528,7 @@ impl Dormant for Conn {
     fn poll_woken(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         match self.stage.as_deref_mut() {
             Some(Stage::Session(taken)) => taken.session.poll_woken(cx),
+            Some(Stage::Paused(paused)) => paused.poll_ready(cx),
             #[cfg(feature = "tls")]
             Some(Stage::Handshake(handshake)) => handshake.poll_called(&self.link.worker.handshakes, cx),
             #[cfg(feature = "h2")]
@@ -556,7 +580,7 @@ impl Conn {
     /// Whether the connection continues when its rest times out.
     fn goes_on_at_deadline(&self) -> bool {
         match self.stage.as_deref() {
-            Some(Stage::Begins(..) | Stage::Awaiting(..)) => true,
+            Some(Stage::Begins(..) | Stage::Awaiting(..) | Stage::Sending(_)) => true,
             Some(Stage::Linger(linger)) => linger.looks_again(),
             #[cfg(feature = "tls")]
             Some(Stage::Handshake(handshake)) => handshake.tries_again(),
@@ -579,16 +603,6 @@ impl Conn {
             let next = streams.wake(cause);
             return self.after_streams(next);
         }
-        if let Some(Stage::Sending(_)) = self.stage.as_deref() {
-            let Some(Stage::Sending(sending)) = self.stage.take().map(|stage| *stage) else {
-                unreachable!("just seen")
-            };
-            return match cause {
-                Cause::Shutdown => self.close(CloseReason::Shutdown),
-                Cause::Deadline => self.expect_more(sending),
-                Cause::Readable | Cause::Writable | Cause::Woken => self.send_on(sending),
-            };
-        }
         match cause {
             Cause::Shutdown => return self.close(CloseReason::Shutdown),
             Cause::Deadline if !self.goes_on_at_deadline() => return self.expire(),
@@ -605,7 +619,10 @@ impl Conn {
             Stage::Linger(linger) => self.throw_away(linger),
             Stage::Awaiting(awaiting, deadline) => self.receive_on(awaiting, deadline, cause),
             Stage::Begins(takeover, extensions, end) => self.take_over((takeover, extensions, end), Vec::new()),
-            Stage::Session(_) | Stage::Sending(_) => unreachable!("woken above"),
+            Stage::Sending(sending) if cause == Cause::Deadline => self.expect_more(sending),
+            Stage::Sending(sending) => self.send_on(sending),
+            Stage::Paused(paused) => self.wake_paused(paused, cause),
+            Stage::Session(_) => unreachable!("woken above"),
             #[cfg(feature = "h2")]
             Stage::Streams(_) => unreachable!("woken above"),
         }
@@ -619,7 +636,8 @@ impl Drop for Conn {
             self.link.worker.unlink(&self.link);
             return;
         }
-        if self.link.ends_well() && !matches!(self.stage.as_deref(), Some(Stage::Sending(_))) {
+        let is_cut = matches!(self.stage.as_deref(), Some(Stage::Sending(_) | Stage::Paused(_)));
+        if self.link.ends_well() && !is_cut {
             self.link.transport.say_goodbye();
         }
         // The client may not have taken all of the last response. From here on the kernel waits for it

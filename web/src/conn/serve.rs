@@ -26,6 +26,9 @@ use osier_http::{Head, Reject};
 use crate::conn::awaiting::{Awaiting, Receiving};
 use crate::conn::close::CloseReason;
 use crate::conn::output::Output;
+use crate::conn::paused::Paused;
+#[cfg(feature = "h2")]
+use crate::conn::paused::Unfinished;
 use crate::conn::peer::Peer;
 use crate::conn::rest::Unsent;
 use crate::conn::server_state::ServerState;
@@ -138,6 +141,13 @@ pub(crate) trait Serve: Send + Sync {
         request: Box<dyn Receiving>,
     ) -> After;
 
+    /// Goes on with a response that has paused, and then serves the requests that are whole in `input`.
+    ///
+    /// # Suspends
+    ///
+    /// Suspends when the code of the body, a handler or a flush does.
+    fn serve_paused(&self, peer: Peer<'_>, output: &Output<'_>, input: &mut Input, paused: Box<Paused>) -> After;
+
     /// Serves the request of a stream: one with this head, or one that is refused. The response is in `output` or already sent. `None`
     /// if the body of the request has been read to its end, too.
     ///
@@ -146,6 +156,20 @@ pub(crate) trait Serve: Send + Sync {
     /// Suspends when a handler or a flush does.
     #[cfg(feature = "h2")]
     fn serve_stream(&self, client: Peer<'_>, output: &Output<'_>, head: Result<&Head<'_>, Reject>) -> Option<After>;
+
+    /// Goes on with a response of a stream that has paused, whose request has this head. Returns what `serve_stream` does.
+    ///
+    /// # Suspends
+    ///
+    /// Suspends when the code of the body or a flush does.
+    #[cfg(feature = "h2")]
+    fn serve_paused_stream(
+        &self,
+        client: Peer<'_>,
+        output: &Output<'_>,
+        head: &Head<'_>,
+        response: Box<dyn Unfinished>,
+    ) -> Option<After>;
 
     /// Makes the connection of a client that speaks HTTP/2.
     #[cfg(feature = "h2")]
@@ -221,6 +245,8 @@ pub(crate) enum After {
     Taken(Takeover, Extensions),
     /// Send the rest of the response without a stack, then go on.
     Send(Box<Unsent>),
+    /// Wait without a stack for what the code of the response's body waits for, then go on with it.
+    Pause(Box<Paused>),
     /// Receive the body of the request without a stack, then serve it.
     #[cfg_attr(
         not(any(feature = "fastcgi", feature = "proxy")),

@@ -241,15 +241,16 @@ impl Source for BackendResponse {
         self.here().is_empty() && self.exchange.may_wait()
     }
 
-    fn wait(&mut self, if_slow: &mut dyn FnMut()) -> io::Result<()> {
+    fn wait(&mut self, if_slow: &mut dyn FnMut() -> bool) -> io::Result<bool> {
         while self.here().is_empty() {
             match self.exchange.next_here()? {
                 Some(Said::Piece(piece)) => self.piece = piece,
                 Some(Said::End) => break,
-                None => self.exchange.fill(if_slow)?,
+                None if self.exchange.fill(if_slow)? => {}
+                None => return Ok(false),
             }
         }
-        Ok(())
+        Ok(true)
     }
 }
 
@@ -277,10 +278,29 @@ impl Source for Announced {
         self.left > 0 && self.response.as_ref().is_some_and(Source::may_wait)
     }
 
-    fn wait(&mut self, if_slow: &mut dyn FnMut()) -> io::Result<()> {
+    fn wait(&mut self, if_slow: &mut dyn FnMut() -> bool) -> io::Result<bool> {
         match &mut self.response {
             Some(response) if self.left > 0 => response.wait(if_slow),
-            _ => Ok(()),
+            _ => Ok(true),
+        }
+    }
+}
+
+/// A body that waits on without a stack, after its [wait](Source::wait) was stopped.
+pub trait Pauses: Source {
+    async fn wait_async(&mut self);
+}
+
+impl Pauses for BackendResponse {
+    async fn wait_async(&mut self) {
+        self.exchange.fill_async().await;
+    }
+}
+
+impl Pauses for Announced {
+    async fn wait_async(&mut self) {
+        if let Some(response) = &mut self.response {
+            response.wait_async().await;
         }
     }
 }

@@ -12,10 +12,10 @@ use http::StatusCode;
 use osier_http::cgi;
 use osier_http::path::Path;
 
-use super::backend_response::{Announced, BackendResponse};
+use super::backend_response::{Announced, BackendResponse, Pauses};
 use super::sender::{Sender, while_sending};
 use super::{FastCgi, Outcome, fail, refuse, stderr_of};
-use crate::body::ahead::{Bounds, Source};
+use crate::body::ahead::{Bounds, Stopped};
 use crate::body::outgoing::Kind;
 use crate::body::relay;
 use crate::conn::ignoring_case::begins;
@@ -88,12 +88,12 @@ impl FastCgi {
             _ if is_whole => with_whole_body(request, response, backend.into_body(), announced),
             Some(length) if body.is_done() => {
                 let (announced, bounds) = (Announced::new(backend, length), self.bounds(is_stream));
-                let produce = move |out: &mut dyn Outlet| pass_on(announced, &bounds, out);
+                let produce = move |out: &mut dyn Outlet| pass_on(announced, bounds, out);
                 response.body(untyped(Kind::Stream(Box::new(produce), Some(length))))
             }
             None if body.is_done() => {
                 let bounds = self.bounds(is_stream);
-                let produce = move |out: &mut dyn Outlet| pass_on(backend, &bounds, out);
+                let produce = move |out: &mut dyn Outlet| pass_on(backend, bounds, out);
                 response.body(untyped(Kind::Stream(Box::new(produce), None)))
             }
             _ => response.body(Body::duplex(move |client, out| {
@@ -220,10 +220,24 @@ fn untyped(kind: Kind) -> Body {
     Body { kind, text: None }
 }
 
-/// Passes the body on, ahead of a client that is slow.
-fn pass_on(source: impl Source, bounds: &Bounds, out: &mut dyn Outlet) -> io::Result<()> {
-    let nothing_read = VecDeque::new();
-    relay::pass_on(&mut Some(source), nothing_read, bounds, false, out).map(drop)
+/// Passes the body on, ahead of a client that is slow. If `out` lets it, it pauses where the backend sends nothing for a while.
+fn pass_on(source: impl Pauses + 'static, bounds: Bounds, out: &mut dyn Outlet) -> io::Result<()> {
+    let mut source = Some(source);
+    loop {
+        match relay::pass_on(&mut source, VecDeque::new(), &bounds, false, out)? {
+            Stopped::Done => return Ok(()),
+            Stopped::KeepsUp => {}
+            Stopped::Silent => break,
+        }
+    }
+    if let Some(silent) = source {
+        let wait = async |source: &mut _| {
+            Pauses::wait_async(source).await;
+            Ok(())
+        };
+        relay::pause(silent, wait, |source, _, out| pass_on(source, bounds, out), out);
+    }
+    Ok(())
 }
 
 /// The characters that are percent-encoded in a path.

@@ -27,6 +27,7 @@ use super::stderr::Stderr;
 use crate::conn::buffers::{self, Size};
 use crate::conn::log::record::Level;
 use crate::upstream::Lease;
+use crate::upstream::lease::Waited;
 
 /// The time limits for the backend.
 #[derive(Clone, Copy, Debug)]
@@ -252,7 +253,10 @@ impl Exchange {
             if let Some(said) = self.next_here()? {
                 return Ok(said);
             }
-            self.fill(&mut shrink_stack)?;
+            self.fill(&mut || {
+                shrink_stack();
+                true
+            })?;
         }
     }
 
@@ -280,19 +284,23 @@ impl Exchange {
         self.ended.unwrap_or(0)
     }
 
-    /// Reads more bytes. All received bytes must have been decoded. Calls `if_slow` when that has taken a while.
+    /// Reads more bytes. All received bytes must have been decoded. Calls `if_slow` when that has taken a while, and stops if it returns
+    /// false. Returns false then.
     ///
     /// # Suspends
     ///
     /// Until the backend has sent some.
-    pub fn fill(&mut self, if_slow: &mut dyn FnMut()) -> Result<(), Failure> {
+    pub fn fill(&mut self, if_slow: &mut dyn FnMut() -> bool) -> Result<bool, Failure> {
         debug_assert!(self.unread.is_empty());
         let lease = self.lease();
         buffers::give(mem::take(&mut self.input));
         loop {
             let was_sent = self.sending.is_done();
             let read = match self.time_left(was_sent) {
-                Some(left) => self.read(&lease, left, if_slow),
+                Some(left) => match self.read(&lease, left, if_slow) {
+                    Ok(None) => return Ok(false),
+                    read => read.map(Option::unwrap_or_default),
+                },
                 None => Err(io::ErrorKind::TimedOut.into()),
             };
             if let Some(failed) = self.sending.failure() {
@@ -310,7 +318,7 @@ impl Exchange {
                 }
                 Ok(count) => {
                     (self.unread, self.heard) = (0..count, self.heard.max(Heard::Records));
-                    return Ok(());
+                    return Ok(true);
                 }
                 Err(why) if why.kind() == io::ErrorKind::Interrupted => {}
                 // The body was still being sent, so the time for the response begins now.
@@ -324,6 +332,12 @@ impl Exchange {
                 Err(why) => return Err(self.broken(why)),
             }
         }
+    }
+
+    /// Waits on as [`fill`](Exchange::fill) does, after it was stopped. The next `fill` reads, or says what is wrong.
+    pub async fn fill_async(&mut self) {
+        let left = self.time_left(true).unwrap_or_default();
+        let _ = self.lease().wait_readable_async(left).await;
     }
 
     /// The time that is left for the next bytes of the response. `None` if there is none. The time does not run while
@@ -342,15 +356,18 @@ impl Exchange {
         Some(left).filter(|left| !left.is_zero())
     }
 
-    fn read(&mut self, lease: &Lease, limit: Duration, if_slow: &mut dyn FnMut()) -> io::Result<usize> {
-        if !lease.wait_readable(limit, if_slow)? {
-            return Err(io::ErrorKind::TimedOut.into());
+    /// Reads bytes that arrive within `limit`. `None` if `if_slow` has stopped the wait.
+    fn read(&mut self, lease: &Lease, limit: Duration, if_slow: &mut dyn FnMut() -> bool) -> io::Result<Option<usize>> {
+        match lease.wait_readable(limit, if_slow)? {
+            Waited::Readable => {}
+            Waited::Late => return Err(io::ErrorKind::TimedOut.into()),
+            Waited::Stopped => return Ok(None),
         }
         if self.input.is_empty() {
             self.input = buffers::take(Size::K32);
         }
         lease.stream().set_read_timeout(Some(limit))?;
-        lease.transport().read(&mut self.input)
+        lease.transport().read(&mut self.input).map(Some)
     }
 
     fn broken(&self, why: io::Error) -> Failure {

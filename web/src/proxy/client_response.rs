@@ -8,12 +8,13 @@ use osier_http::{FieldLines, HeadWriter, Method, Reply, ReplyLength, ResponseBod
 
 use super::backend_response::BackendResponse;
 use super::failure::{Failure, Why};
+use super::relay::Relay;
 use super::sender::{Sender, Unsent};
 use super::tunnel::{Idle, ToBackend};
-use super::{SMALL, Settings, forwarded, grpc, redirect, relay};
+use super::{SMALL, Settings, forwarded, grpc, redirect};
+use crate::body;
 use crate::body::incoming::BodyError;
 use crate::body::outgoing::Kind;
-use crate::body::{self, ahead::Bounds};
 use crate::conn::output::{Outlet, Output};
 use crate::conn::trailers::Trailers;
 use crate::upstream::Upstream;
@@ -141,8 +142,10 @@ pub(super) fn make(
         backend.close_after();
     }
     let mut received = Vec::new();
-    // Only a relayed body needs bounds.
-    let bounds = || settings.bounds(head.is_stream);
+    let relay = || Relay {
+        bounds: settings.bounds(head.is_stream),
+        context: Context::of(settings, number),
+    };
     let kind = if head.body == ReplyLength::None {
         if !sender.is_done() {
             backend.close_after();
@@ -151,10 +154,9 @@ pub(super) fn make(
         bodiless(request, head.declared)
     } else if is_sending {
         let sender = std::mem::replace(sender, Sender::new(osier_http::BodyLength::None));
-        let (context, bounds, is_call) = (Context::of(settings, number), bounds(), grpc::is_call(request));
+        let (relay, is_call) = (relay(), grpc::is_call(request));
         Kind::Duplex(Box::new(move |body, out| {
-            let done = send_and_relay(sender, body, backend, (&bounds, is_call), out);
-            done.map_err(|error| context.explain(error))
+            send_and_relay(sender, body, backend, (relay, is_call), out)
         }))
     } else if backend.take_received(&mut received).map_err(fail)? {
         in_memory(received, backend.take_trailers())
@@ -167,10 +169,8 @@ pub(super) fn make(
             ReplyLength::Known(length) => Some(length),
             _ => None,
         };
-        let (context, bounds) = (Context::of(settings, number), bounds());
-        let produce = move |out: &mut dyn Outlet| {
-            relay::relay(backend, received, &bounds, out).map_err(|error| context.explain(error))
-        };
+        let relay = relay();
+        let produce = move |out: &mut dyn Outlet| relay.run(backend, received, out);
         Kind::Stream(Box::new(produce), length)
     };
     let mut response = Response::new(head.status);
@@ -231,7 +231,7 @@ fn send_and_relay(
     mut sender: Sender,
     body: &mut crate::RequestBody<'_>,
     mut backend: BackendResponse,
-    (bounds, is_call): (&Bounds, bool),
+    (relay, is_call): (Relay, bool),
     out: &mut dyn Outlet,
 ) -> io::Result<()> {
     let carrier = backend.carrier().expect("nothing has been read").clone();
@@ -244,7 +244,7 @@ fn send_and_relay(
         Err(unsent) => Some((unsent, carrier)),
     };
     let give_up = move || given_up.cancel();
-    let (relayed, sent) = while_sending(send, give_up, || relay::relay(backend, Vec::new(), bounds, &mut *out));
+    let (relayed, sent) = while_sending(send, give_up, || relay.run(backend, Vec::new(), &mut *out));
     match (relayed, sent.flatten()) {
         (Err(_), Some((Unsent::Client(error), _))) if BodyError::is_refusal(&error) => {
             if let Some(refused) = BodyError::of(&error).filter(|_| is_call) {
@@ -277,7 +277,7 @@ fn upgrade(
 }
 
 /// The context of a failing body, for the log.
-struct Context {
+pub(super) struct Context {
     upstream: Upstream,
     backend: usize,
 }
@@ -290,7 +290,7 @@ impl Context {
         }
     }
 
-    fn explain(&self, error: io::Error) -> io::Error {
+    pub(super) fn explain(&self, error: io::Error) -> io::Error {
         if Cancelled::is(&error) || BodyError::of(&error).is_some() {
             return error;
         }

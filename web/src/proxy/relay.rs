@@ -19,8 +19,9 @@ use std::collections::VecDeque;
 use std::io::{self, Write};
 
 use super::backend_response::BackendResponse;
+use super::client_response::Context;
 use crate::body::ahead::{Bounds, PIECE, Piece, Source, Stopped};
-use crate::body::relay::pass_on;
+use crate::body::relay::{pass_on, pause};
 use crate::body::spool::has_room;
 use crate::conn::buffers::Size;
 use crate::conn::output::Outlet;
@@ -61,10 +62,10 @@ impl Source for Relayed<'_> {
         self.response.may_wait()
     }
 
-    fn wait(&mut self, if_slow: &mut dyn FnMut()) -> io::Result<()> {
+    fn wait(&mut self, if_slow: &mut dyn FnMut() -> bool) -> io::Result<bool> {
         match self.response.may_wait() {
             true => self.response.wait(if_slow),
-            false => Ok(()),
+            false => Ok(true),
         }
     }
 
@@ -73,56 +74,99 @@ impl Source for Relayed<'_> {
     }
 }
 
-/// Passes the body on: first `received`, then the rest of `backend`, and its trailer. At most `bounds` are read ahead of the client.
-///
-/// # Suspends
-///
-/// While the backend sends, and while the client reads.
-///
-/// # Errors
-///
-/// The errors of writing to the client and of reading from the backend, and an incomplete body.
-pub(super) fn relay(
-    backend: BackendResponse,
-    received: Vec<u8>,
-    bounds: &Bounds,
-    out: &mut dyn Outlet,
-) -> io::Result<()> {
-    out.write_all(&received)?;
-    drop(received);
-    let trailers = RefCell::default();
-    let mut backend = Some(Relayed {
-        response: backend,
-        trailers: &trailers,
-    });
-    let mut can_splice = true;
-    loop {
-        let mut rest = VecDeque::new();
-        if can_splice {
-            // A short life: the pieces below are freed one by one as the client takes them.
-            let mut bytes = Vec::new();
-            can_splice = splice(&mut backend, &mut bytes, bounds, out)?;
-            rest = Piece::copy(&bytes);
+/// How a body is relayed.
+pub(super) struct Relay {
+    /// How much is read ahead of the client.
+    pub(super) bounds: Bounds,
+    /// What the log says about a failure.
+    pub(super) context: Context,
+}
+
+impl Relay {
+    /// Passes the body on: first `received`, then the rest of `backend`, and its trailer. If `out` lets it, it pauses where the backend sends
+    /// nothing for a while.
+    ///
+    /// # Suspends
+    ///
+    /// While the backend sends, and while the client reads.
+    ///
+    /// # Errors
+    ///
+    /// The errors of writing to the client and of reading from the backend, and an incomplete body.
+    pub(super) fn run(self, backend: BackendResponse, received: Vec<u8>, out: &mut dyn Outlet) -> io::Result<()> {
+        out.write_all(&received)?;
+        drop(received);
+        self.go_on(backend, out)
+    }
+
+    fn go_on(self, backend: BackendResponse, out: &mut dyn Outlet) -> io::Result<()> {
+        match self.pass_on(backend, out) {
+            Ok(None) => Ok(()),
+            Ok(Some(silent)) => {
+                let go_on = move |backend, waited: io::Result<()>, out: &mut dyn Outlet| match waited {
+                    Ok(()) => self.go_on(backend, out),
+                    Err(error) => Err(self.context.explain(error)),
+                };
+                pause(silent, async |backend| backend.wait_async().await, go_on, out);
+                Ok(())
+            }
+            Err(error) => Err(self.context.explain(error)),
         }
-        if let Stopped::Done = pass_on(&mut backend, rest, bounds, can_splice, out)? {
-            out.set_trailers(trailers.take());
-            return Ok(());
+    }
+
+    /// Passes the body on to its end. Returns a backend that sends nothing for a while.
+    fn pass_on(&self, backend: BackendResponse, out: &mut dyn Outlet) -> io::Result<Option<BackendResponse>> {
+        let (bounds, trailers) = (&self.bounds, RefCell::default());
+        let mut backend = Some(Relayed {
+            response: backend,
+            trailers: &trailers,
+        });
+        let mut can_splice = true;
+        loop {
+            let mut rest = VecDeque::new();
+            if can_splice {
+                // A short life: the pieces below are freed one by one as the client takes them.
+                let mut bytes = Vec::new();
+                match splice(&mut backend, &mut bytes, bounds, out)? {
+                    Splicing::Ends => {}
+                    Splicing::IsImpossible => can_splice = false,
+                    Splicing::IsSilent => return Ok(backend.map(|relayed| relayed.response)),
+                }
+                rest = Piece::copy(&bytes);
+            }
+            match pass_on(&mut backend, rest, bounds, can_splice, out)? {
+                Stopped::Done => {
+                    out.set_trailers(trailers.take());
+                    return Ok(None);
+                }
+                Stopped::KeepsUp => {}
+                Stopped::Silent => return Ok(backend.map(|relayed| relayed.response)),
+            }
         }
     }
 }
 
-/// Splices until the client does not take all bytes at once; `rest` then holds the bytes still to be written. Returns false if
-/// splicing is impossible.
+/// Why the body is not spliced further.
+enum Splicing {
+    /// The client has not taken all bytes at once, or nothing is left that is worth it.
+    Ends,
+    IsImpossible,
+    /// The backend has sent nothing for a while, and the body may pause.
+    IsSilent,
+}
+
+/// Splices until the client does not take all bytes at once; `rest` then holds the bytes still to be written.
 fn splice(
     backend: &mut Option<Relayed<'_>>,
     rest: &mut Vec<u8>,
     bounds: &Bounds,
     out: &mut dyn Outlet,
-) -> io::Result<bool> {
+) -> io::Result<Splicing> {
     let body = backend.as_mut().map(|relayed| &mut relayed.response);
     let Some(body) = body.filter(|body| body.is_plain_for(SPLICE_LEAST)) else {
-        return Ok(true);
+        return Ok(Splicing::Ends);
     };
+    let may_pause = out.may_pause();
     while rest.is_empty() && body.is_plain_for(1) {
         // Bytes that the client does not take are copied to memory.
         let most = if has_room(SPLICED, bounds.ample()) {
@@ -133,11 +177,12 @@ fn splice(
             Size::K16.bytes()
         };
         let Some(to) = out.direct()?.and_then(Transport::plain) else {
-            return Ok(false);
+            return Ok(Splicing::IsImpossible);
         };
-        match body.splice(to, most, rest) {
-            Ok(sent) => out.sent(sent)?,
-            Err(error) if error.kind() == io::ErrorKind::Unsupported => return Ok(false),
+        match body.splice(to, (most, may_pause), rest) {
+            Ok(None) => return Ok(Splicing::IsSilent),
+            Ok(Some(sent)) => out.sent(sent)?,
+            Err(error) if error.kind() == io::ErrorKind::Unsupported => return Ok(Splicing::IsImpossible),
             Err(error) => return Err(error),
         }
     }
@@ -145,5 +190,5 @@ fn splice(
         // Give the connection back, or close it, at once.
         *backend = None;
     }
-    Ok(true)
+    Ok(Splicing::Ends)
 }

@@ -17,13 +17,15 @@ use crate::body::outgoing::Kind;
 use crate::conn::close::CloseReason;
 use crate::conn::log::Causes;
 use crate::conn::log::record::{Level, Reason, Record};
+use crate::conn::output::Mark;
 use crate::conn::rest::{Report, Unsent};
 use crate::conn::serve::After;
 use crate::conn::tunnel::TunnelHook;
 use crate::conn::upgrade::Takeover;
 use crate::request::Marks;
 use crate::response::broken::Broken;
-use crate::server::burst::{App, Burst, DRAIN_BYTES};
+use crate::server::burst::{App, Burst, DRAIN_BYTES, Panicked};
+use crate::server::paused::Begun;
 use crate::server::served::{CLIENT_GONE, Client, Served};
 use crate::{RequestBody, Response};
 
@@ -55,7 +57,7 @@ impl Burst<'_> {
             head.exchange()
         };
         if response.body.kind.is_slow() {
-            self.output.let_leave(body.is_done());
+            self.output.let_leave(body.is_done(), response.ends_with_client);
             return self.answer_slowly(response, head, exchange, None);
         }
         let sent = self.write_head(response, exchange);
@@ -127,28 +129,51 @@ impl Burst<'_> {
             self.marks.slow.end(); // it lasts as long as its client stays
         }
         let mark = self.output.mark();
-        let sent = self.write_head(response, exchange);
-        let mut status = response.status;
+        let begun = Begun {
+            sent: self.write_head(response, exchange),
+            status: response.status,
+            len: response.body.len(),
+        };
         let passed = Cell::new(0);
+        let body = &mut response.body;
         let mut send = || {
             self.output
-                .send_slowly(mem::take(&mut response.body), sent, from.as_deref_mut(), &passed)
+                .send_slowly(mem::take(body), begun.sent, from.as_deref_mut(), &passed)
         };
-        let (bytes, kept) = match self.catch(head, || match response.ends_with_client {
-            true => {
-                let sent = self.peer.while_connected(HalfClose::IsGone, send);
-                sent.unwrap_or_else(|_| Err(Cancelled.into()))
-            }
+        let done = self.catch(head, || match response.ends_with_client {
+            true => self.send_while_connected(&mut send),
             false => send(),
-        }) {
+        });
+        self.conclude(head, begun, passed.get(), done, Some((mark, exchange)), from.as_deref())
+    }
+
+    /// Sends the body of a response, and cancels that when the client leaves.
+    pub(crate) fn send_while_connected(&self, send: &mut dyn FnMut() -> io::Result<u64>) -> io::Result<u64> {
+        let sent = self.peer.while_connected(HalfClose::IsGone, send);
+        sent.unwrap_or_else(|_| Err(Cancelled.into()))
+    }
+
+    /// Ends a response whose code has ended, or has paused. `passed` is the number of bytes that it has passed on before it failed. With
+    /// `before`, the place of its head, a response that has failed may still become another one.
+    pub(crate) fn conclude(
+        &self,
+        head: &Head<'_>,
+        begun: Begun,
+        passed: u64,
+        done: Result<io::Result<u64>, Panicked>,
+        before: Option<(Mark, Exchange)>,
+        from: Option<&RequestBody<'_>>,
+    ) -> Result<bool, After> {
+        let Begun { sent, mut status, .. } = begun;
+        let (bytes, kept) = match done {
             Ok(Ok(bytes)) => (bytes, Ok(sent.keep_alive)),
             Ok(Err(error)) if self.output.is_broken() || Cancelled::is_cause_of(&error) => {
-                (passed.get() + self.output.cut(), Err(After::Gone))
+                (passed + self.output.cut(), Err(After::Gone))
             }
             failed => {
                 let mut instead = None;
                 if let Ok(Err(error)) = failed {
-                    let refused = BodyError::of(&error).zip(from.as_deref());
+                    let refused = BodyError::of(&error).zip(from);
                     if let Some((BodyError::Refused(reject), body)) = refused {
                         instead = Some(Response::plain(BodyError::Refused(reject).status()));
                         self.log_refused_body(head, body, reject);
@@ -163,17 +188,29 @@ impl Burst<'_> {
                     }
                 }
                 if self.ends_with_trailer(sent.transfer) {
-                    (passed.get(), Ok(false))
-                } else if self.output.take_back(mark) {
+                    (passed, Ok(false))
+                } else if let Some((mark, exchange)) = before
+                    && self.output.take_back(mark)
+                {
                     let mut response = instead.unwrap_or_else(|| Response::plain(StatusCode::INTERNAL_SERVER_ERROR));
                     status = response.status;
                     let sent = self.write_head(&response, exchange.closing());
                     (self.output.send(&mut response.body, sent).unwrap_or(0), Ok(false))
                 } else {
-                    (passed.get() + self.output.cut(), Err(After::End(CloseReason::Failed)))
+                    (passed + self.output.cut(), Err(After::End(CloseReason::Failed)))
                 }
             }
         };
+        if let Some(paused) = self.output.take_paused() {
+            return match kept {
+                Ok(_) => Err(After::Pause(self.pause(begun, bytes, paused))),
+                // The client has left in the last moment.
+                Err(after) => {
+                    self.observe(Some(head), status.as_u16(), bytes);
+                    Err(after)
+                }
+            };
+        }
         if let Some(rest) = self.output.take_rest() {
             self.marks.timing.leave_fiber(Activity::Writing);
             let unsent = Unsent {
@@ -406,7 +443,7 @@ impl Burst<'_> {
 }
 
 #[inline(never)]
-fn report(
+pub(crate) fn report(
     app: &App,
     client: Client<'_>,
     marks: &Marks,

@@ -36,6 +36,9 @@ use crate::conn::awaiting::Receiving;
 use crate::conn::close::CloseReason;
 use crate::conn::log::record::{Level, how_it_panicked};
 use crate::conn::output::Output;
+use crate::conn::paused::Paused;
+#[cfg(feature = "h2")]
+use crate::conn::paused::Unfinished;
 use crate::conn::peer::{Gone, Peer};
 use crate::conn::serve::{After, Input, Serve};
 #[cfg(feature = "h2")]
@@ -53,6 +56,8 @@ use crate::router::next::{Caller, Next};
 use crate::router::route::{Route, without_handler};
 #[cfg(feature = "h2")]
 use crate::server::h2;
+#[cfg(feature = "h2")]
+use crate::server::paused::PausedResponse;
 #[cfg(any(feature = "fastcgi", feature = "proxy"))]
 use crate::server::received::Received;
 use crate::server::served::{CLIENT_GONE, Observer};
@@ -115,6 +120,27 @@ impl Serve for App {
     #[cfg(not(any(feature = "fastcgi", feature = "proxy")))]
     fn serve_received(&self, _: Peer<'_>, _: &Output<'_>, _: &mut Input, _: Box<dyn Receiving>) -> After {
         unreachable!("only gateways receive bodies first")
+    }
+
+    fn serve_paused(&self, peer: Peer<'_>, output: &Output<'_>, input: &mut Input, paused: Box<Paused>) -> After {
+        let burst = Burst::new(self, peer, output);
+        osier::fiber::before_suspend(&|| burst.before_suspension(), || burst.go_on(paused, input))
+    }
+
+    #[cfg(feature = "h2")]
+    fn serve_paused_stream(
+        &self,
+        client: Peer<'_>,
+        output: &Output<'_>,
+        head: &Head<'_>,
+        response: Box<dyn Unfinished>,
+    ) -> Option<After> {
+        let burst = Burst::new(self, client, output);
+        burst.is_apart.set(true);
+        let done = osier::fiber::before_suspend(&|| burst.before_suspension(), || {
+            burst.finish(head, PausedResponse::left(response), true)
+        });
+        done.err()
     }
 
     #[cfg(feature = "h2")]
@@ -428,6 +454,10 @@ impl<'b> Burst<'b> {
                     unsent.head = input.bytes[at..at + len].into();
                     return Step::Done(After::Send(unsent));
                 }
+                Some(Step::Done(After::Pause(mut paused))) => {
+                    paused.head = input.bytes[at..at + len].into();
+                    return Step::Done(After::Pause(paused));
+                }
                 Some(Step::Done(After::Receive(mut awaiting))) => {
                     awaiting.head = input.bytes[at..at + len].into();
                     return Step::Done(After::Receive(awaiting));
@@ -607,13 +637,17 @@ impl<'b> Burst<'b> {
                 unsent.extensions = mem::take(&mut request.extensions);
                 Some(Step::Done(After::Send(unsent)))
             }
+            Err(After::Pause(mut paused)) => {
+                paused.extensions = mem::take(&mut request.extensions);
+                Some(Step::Done(After::Pause(paused)))
+            }
             Err(after) => Some(Step::Done(after)),
         }
     }
 
     /// Ends an exception from the server's rates, after the response of its request.
     #[cold]
-    fn restore_pace(&self) {
+    pub(crate) fn restore_pace(&self) {
         // A stream of HTTP/2 has no pace of a socket. Its end belongs into its last frame: a gRPC client wants that of an error in its head.
         if self.peer.transport().is_none() {
             return;

@@ -9,6 +9,7 @@ mod descriptors;
 #[cfg(feature = "h2")]
 mod h2;
 mod list;
+pub(crate) mod paused;
 #[cfg(any(feature = "fastcgi", feature = "proxy"))]
 pub(crate) mod received;
 pub(crate) mod served;

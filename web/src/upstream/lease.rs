@@ -4,12 +4,24 @@ use std::fmt;
 use std::io::{self, IoSlice, Read, Write};
 use std::time::Duration;
 
+use osier::time::Sleep;
+
 use super::claim::Claim;
 use super::keeper;
 use super::ticket::Ticket;
 use crate::conn::peer::SLOW_AFTER;
 use crate::conn::transport::Transport;
 use crate::{Address, Stream};
+
+/// The end of a wait for a backend.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Waited {
+    Readable,
+    /// The time is over.
+    Late,
+    /// The caller waits in another way.
+    Stopped,
+}
 
 /// A connection to a backend. Dropping it closes the connection; [`keep`](Lease::keep) returns it
 /// for the next lease.
@@ -44,22 +56,36 @@ impl Lease {
         &self.transport
     }
 
-    /// Waits until the backend has sent bytes, or has ended the connection, at most for `limit`. Returns whether it
-    /// has. Calls `if_slow` when that has taken a while.
+    /// Waits until the backend has sent bytes, or has ended the connection, at most for `limit`. Calls `if_slow` when that has taken
+    /// [`SLOW_AFTER`], and stops if it returns false.
     ///
     /// # Suspends
     ///
     /// Until then.
-    pub(crate) fn wait_readable(&self, limit: Duration, if_slow: &mut dyn FnMut()) -> io::Result<bool> {
+    pub(crate) fn wait_readable(&self, limit: Duration, if_slow: &mut dyn FnMut() -> bool) -> io::Result<Waited> {
         let patience = limit.min(SLOW_AFTER);
-        if self.transport.wait_readable_for(patience)? {
-            return Ok(true);
+        let readable = |is_readable| match is_readable {
+            true => Waited::Readable,
+            false => Waited::Late,
+        };
+        let waited = self.transport.wait_readable_for(patience).map(readable)?;
+        if waited == Waited::Readable || patience == limit {
+            return Ok(waited);
         }
-        if patience == limit {
-            return Ok(false);
+        match if_slow() {
+            true => self.transport.wait_readable_for(limit - patience).map(readable),
+            false => Ok(Waited::Stopped),
         }
-        if_slow();
-        self.transport.wait_readable_for(limit - patience)
+    }
+
+    /// Waits as [`wait_readable`](Lease::wait_readable) does, without a stack.
+    pub(crate) async fn wait_readable_async(&self, limit: Duration) -> io::Result<Waited> {
+        let readable = async { self.stream().readable_async().await.map(|()| Waited::Readable) };
+        let late = async {
+            Sleep::new(limit).await;
+            Ok(Waited::Late)
+        };
+        osier::race_async((readable, late)).await
     }
 
     /// Whether the connection was used before. The backend may then have closed it just as the

@@ -38,7 +38,7 @@ mod counts;
 mod h2;
 mod health;
 mod keeper;
-mod lease;
+pub(crate) mod lease;
 mod names;
 mod per_worker;
 pub(crate) mod pick;

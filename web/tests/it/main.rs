@@ -40,6 +40,7 @@ mod memory;
 mod middleware;
 mod multipart;
 mod mutations;
+mod pauses;
 mod proxy_connections;
 mod proxy_failures;
 mod proxy_fields;

@@ -20,7 +20,6 @@ use std::cell::{RefCell, RefMut};
 #[cfg(feature = "sendfile")]
 use std::fs::File;
 use std::io::{self, Write};
-#[cfg(feature = "sendfile")]
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -32,6 +31,7 @@ use osier::net::Stream;
 use osier::sync::Event;
 use osier_http::LAST_CHUNK;
 
+use crate::body::outgoing::Paused;
 #[cfg(feature = "sendfile")]
 use crate::conn::buffers::{self, Size};
 use crate::conn::close::CloseReason;
@@ -65,7 +65,7 @@ pub(crate) struct Output<'c> {
     sink: Sink<'c>,
     state: RefCell<OutputState>,
     /// Set when the graceful shutdown begins; `None` for a test without a server.
-    shutdown: Option<&'c Event>,
+    shutdown: Option<&'c Arc<Event>>,
 }
 
 pub(crate) struct OutputState {
@@ -84,6 +84,10 @@ pub(crate) struct OutputState {
     may_leave: bool,
     /// Whether a cancellation may drop what is left.
     in_frame: bool,
+    /// Whether the body that is being sent may pause.
+    may_pause: bool,
+    /// The rest of a body that has paused.
+    paused: Option<Paused>,
     /// The trailer of the body that is being sent.
     trailers: Trailers,
     /// The file that a slow client has not taken. The buffer then holds the bytes behind it.
@@ -112,6 +116,8 @@ impl<'c> Output<'c> {
                 flushes: 0,
                 may_leave: false,
                 in_frame: false,
+                may_pause: false,
+                paused: None,
                 trailers: Trailers::new(),
                 rest: None,
             }),
@@ -120,7 +126,7 @@ impl<'c> Output<'c> {
     }
 
     /// Makes waits of the server's own end when `shutdown` is set.
-    pub(crate) fn until(mut self, shutdown: &'c Event) -> Self {
+    pub(crate) fn until(mut self, shutdown: &'c Arc<Event>) -> Self {
         self.shutdown = Some(shutdown);
         self
     }
@@ -393,11 +399,25 @@ impl<'c> Output<'c> {
         error
     }
 
-    /// Sets whether [`send_parts`](Output::send_parts) may leave bytes to the connection. Then the caller takes them by
-    /// [`take_rest`](Output::take_rest).
-    pub(crate) fn let_leave(&self, may_leave: bool) {
+    /// Sets whether [`send_parts`](Output::send_parts) may leave bytes to the connection, which the caller then takes by
+    /// [`take_rest`](Output::take_rest). A body that ends with its client may also leave its code, which the caller takes by
+    /// [`take_paused`](Output::take_paused).
+    pub(crate) fn let_leave(&self, may_leave: bool, ends_with_client: bool) {
         let mut state = self.state();
         state.may_leave = may_leave && !state.in_frame;
+        state.may_pause = state.may_leave && ends_with_client && !matches!(self.sink, Sink::Memory(_));
+    }
+
+    /// Whether the body that is being sent has paused.
+    pub(crate) fn is_paused(&self) -> bool {
+        self.state.borrow().paused.is_some()
+    }
+
+    /// Takes the rest of a body that has paused.
+    pub(crate) fn take_paused(&self) -> Option<Paused> {
+        let mut state = self.state();
+        state.may_pause = false;
+        state.paused.take()
     }
 
     /// Sets whether the burst runs in a frame that a cancellation ends. Such a frame drops what is left to the connection.

@@ -6,6 +6,7 @@ use std::fs::File;
 use std::io::{self, Write};
 #[cfg(feature = "sendfile")]
 use std::os::unix::fs::FileExt;
+use std::sync::Arc;
 use std::time::Instant;
 
 use osier::fiber::{Activity, waits_for};
@@ -15,6 +16,7 @@ use osier::sync::Event;
 use osier_http::{CHUNK_END, ChunkHead};
 
 use super::{CHUNK_MAX, CHUNK_ROOM, Flushed, HIGH_WATER, LARGE, Output, OutputState, patience};
+use crate::body::outgoing::Paused;
 use crate::conn::peer::Sink;
 #[cfg(feature = "sendfile")]
 use crate::conn::rest::{FilePart, LeftFile, Rest};
@@ -23,14 +25,14 @@ use crate::conn::transport::Transport;
 
 impl<'c> Output<'c> {
     /// Returns a writer for a body that is produced piece by piece. With `chunked`, it frames the
-    /// pieces as chunks.
-    pub(crate) fn body_writer(&self, chunked: bool) -> BodyWriter<'_, 'c> {
+    /// pieces as chunks. The body has passed on `passed` bytes before.
+    pub(crate) fn body_writer(&self, chunked: bool, passed: u64) -> BodyWriter<'_, 'c> {
         // A body without chunks has left its trailer here.
         self.state().trailers = Trailers::new();
         BodyWriter {
             output: self,
             chunked,
-            count: 0,
+            count: passed,
             stalled: None,
         }
     }
@@ -105,6 +107,27 @@ pub(crate) trait Outlet: Write {
     /// Gives back memory before a wait that takes long: that of the empty buffer, and the unused part of the stack.
     fn shrink(&mut self) {}
 
+    /// Whether the body may [pause](Outlet::pause).
+    fn may_pause(&self) -> bool {
+        false
+    }
+
+    /// The event of the graceful shutdown.
+    fn shutdown(&self) -> Option<Arc<Event>> {
+        None
+    }
+
+    /// Leaves the rest of the body to `paused`. Everything written has been sent. The caller returns, and holds no stack until the future
+    /// is ready.
+    ///
+    /// # Panics
+    ///
+    /// If the body [may not](Outlet::may_pause) pause.
+    fn pause(&mut self, paused: Paused) {
+        drop(paused);
+        unreachable!("the caller has asked whether it may")
+    }
+
     /// Runs a wait of the server's own, and ends it when the client leaves. The wait gets the event of
     /// the graceful shutdown.
     ///
@@ -144,9 +167,30 @@ impl Outlet for BodyWriter<'_, '_> {
         self.output.state().trailers = trailers;
     }
 
+    fn may_pause(&self) -> bool {
+        self.output.state().may_pause
+    }
+
+    fn shutdown(&self) -> Option<Arc<Event>> {
+        self.output.shutdown.cloned()
+    }
+
+    fn pause(&mut self, paused: Paused) {
+        let mut state = self.output.state();
+        assert!(state.may_pause, "the caller has asked whether it may");
+        debug_assert!(
+            state.buffer.is_empty() && state.rest.is_none(),
+            "everything has been sent"
+        );
+        state.paused = Some(paused);
+    }
+
     fn while_connected(&mut self, wait: &mut dyn FnMut(Option<&Event>)) -> io::Result<()> {
         let shutdown = self.output.shutdown;
-        let waited = self.output.sink.while_connected(|| wait(shutdown));
+        let waited = self
+            .output
+            .sink
+            .while_connected(|| wait(shutdown.map(|shutdown| &**shutdown)));
         waited.inspect_err(|error| self.output.state().fail(self.output.sink, error))
     }
 

@@ -8,17 +8,18 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 
-use osier::fiber::shrink_stack;
 use osier::io::Spliced;
 use osier::net::Stream;
 use osier_http::{BodyDecoder, Limits, Method, Reject, Reply, ReplyOutline, ReplyScanner, Slots};
 
-use super::{HEADS_MAX, NoHead, TOO_MANY_INTERIMS, patiently};
+use super::{HEADS_MAX, NoHead, TOO_MANY_INTERIMS, go_on, patiently};
 use crate::conn::buffers::{self, Size};
+use crate::conn::peer::SLOW_AFTER;
 use crate::conn::trailers::Trailers;
 use crate::proxy::sender::Progress;
 use crate::upstream::Lease;
 use crate::upstream::carrier::Carrier;
+use crate::upstream::lease::Waited;
 
 pub(in crate::proxy) struct Http1Response {
     /// The leased connection. `None` once the body has been read.
@@ -138,7 +139,7 @@ impl Http1Response {
                     Err(reject) => return Err(not_http1(received).map_or_else(|| reject.into(), NoHead::Malformed)),
                 }
             }
-            let received = self.wait(&mut shrink_stack).and_then(|()| self.receive());
+            let received = self.wait(&mut go_on).and_then(|_| self.receive());
             let broken = |error| NoHead::Broken { error, begun: *begun };
             match received {
                 Ok(0) => return Err(broken(io::ErrorKind::UnexpectedEof.into())),
@@ -150,12 +151,12 @@ impl Http1Response {
     }
 
     /// Waits until the backend has sent bytes, within the stream's read timeout. Nothing is held meanwhile but received bytes.
-    /// Calls `if_slow` when that has taken a while.
+    /// Calls `if_slow` when that has taken a while, and stops if it returns false. Returns false then.
     ///
     /// # Suspends
     ///
     /// Until then.
-    pub(super) fn wait(&mut self, if_slow: &mut dyn FnMut()) -> io::Result<()> {
+    pub(super) fn wait(&mut self, if_slow: &mut dyn FnMut() -> bool) -> io::Result<bool> {
         if self.unread.is_empty() {
             self.unread = 0..0;
             buffers::give(std::mem::take(&mut self.buffer));
@@ -163,9 +164,19 @@ impl Http1Response {
         let lease = self.lease()?;
         let limit = lease.stream().read_timeout()?.unwrap_or(Duration::MAX);
         patiently(self.sending(), || match lease.wait_readable(limit, if_slow)? {
-            true => Ok(()),
-            false => Err(io::ErrorKind::TimedOut.into()),
+            Waited::Late => Err(io::ErrorKind::TimedOut.into()),
+            waited => Ok(waited == Waited::Readable),
         })
+    }
+
+    /// Waits on as [`wait`](Http1Response::wait) does, after it was stopped.
+    pub(super) async fn wait_async(&self) -> io::Result<()> {
+        let lease = self.lease()?;
+        let limit = lease.stream().read_timeout()?.unwrap_or(Duration::MAX);
+        match lease.wait_readable_async(limit.saturating_sub(SLOW_AFTER)).await? {
+            Waited::Late => Err(io::ErrorKind::TimedOut.into()),
+            _ => Ok(()),
+        }
     }
 
     /// Makes room after `unread`, in a larger buffer if necessary. The scanner limits how large it gets.
@@ -292,13 +303,33 @@ impl Http1Response {
     }
 
     /// Splices at most `most` bytes of the body to `to`, or fails with `Unsupported`. Bytes that `to` does not take at once are appended to `rest`. Requires
-    /// [`is_plain_for`](Http1Response::is_plain_for) one byte.
-    pub(super) fn splice(&mut self, to: &Stream, most: usize, rest: &mut Vec<u8>) -> io::Result<io::Result<usize>> {
+    /// [`is_plain_for`](Http1Response::is_plain_for) one byte. With `may_stop`, it returns `None` if the backend sends nothing for
+    /// [`SLOW_AFTER`].
+    pub(super) fn splice(
+        &mut self,
+        to: &Stream,
+        (most, may_stop): (usize, bool),
+        rest: &mut Vec<u8>,
+    ) -> io::Result<Option<io::Result<usize>>> {
         debug_assert!(self.is_plain_for(1));
         let lease = self.lease()?;
         let from = lease.transport().plain().ok_or(io::ErrorKind::Unsupported)?;
         let most = usize::try_from(self.decoder.plain()).unwrap_or(usize::MAX).min(most);
-        let Spliced { taken, sent } = patiently(self.sending(), || osier::io::splice(from, to, most, rest))?;
+        let limit = from.read_timeout()?;
+        let may_stop = may_stop && limit.is_none_or(|limit| limit > SLOW_AFTER);
+        if may_stop {
+            from.set_read_timeout(Some(SLOW_AFTER))?;
+        }
+        let spliced = patiently(self.sending(), || osier::io::splice(from, to, most, rest));
+        if may_stop {
+            from.set_read_timeout(limit)?;
+        }
+        let Spliced { taken, sent } = match spliced {
+            Err(error) if may_stop && error.kind() == io::ErrorKind::TimedOut && error.raw_os_error().is_none() => {
+                return Ok(None);
+            }
+            spliced => spliced?,
+        };
         match taken {
             0 => self.decoder.at_end().map_err(invalid)?,
             count => self.decoder.advance(count as u64),
@@ -306,7 +337,7 @@ impl Http1Response {
         if self.decoder.is_done() {
             self.finish();
         }
-        Ok(sent)
+        Ok(Some(sent))
     }
 
     /// Whether a read of the body may have to wait for the backend.

@@ -10,6 +10,7 @@ use std::io::{self, Write};
 use std::rc::Rc;
 
 use osier::Cancelled;
+use osier::fiber::shrink_stack;
 use osier::net::Stream;
 use osier_http::{Limits, Method, Reject, Reply};
 
@@ -117,13 +118,19 @@ impl BackendResponse {
     }
 
     /// Waits until the backend has sent bytes, within the read timeout. Nothing is held meanwhile but received bytes. Calls `if_slow`
-    /// when that has taken a while.
+    /// when that has taken a while, and stops if it returns false. Returns false then.
     ///
     /// # Suspends
     ///
     /// Until then.
-    pub(super) fn wait(&mut self, if_slow: &mut dyn FnMut()) -> io::Result<()> {
+    pub(super) fn wait(&mut self, if_slow: &mut dyn FnMut() -> bool) -> io::Result<bool> {
         let waited = each!(self, response => response.wait(if_slow));
+        waited.map_err(|error| self.broken_off(error))
+    }
+
+    /// Waits on as [`wait`](BackendResponse::wait) does, after it was stopped.
+    pub(super) async fn wait_async(&self) -> io::Result<()> {
+        let waited = each!(self, response => response.wait_async().await);
         waited.map_err(|error| self.broken_off(error))
     }
 
@@ -164,8 +171,14 @@ impl BackendResponse {
     }
 
     /// Splices at most `most` bytes of the body to `to`, or fails with `Unsupported`. Bytes that `to` does not take at once are
-    /// appended to `rest`. Requires [`is_plain_for`](BackendResponse::is_plain_for) one byte.
-    pub(super) fn splice(&mut self, to: &Stream, most: usize, rest: &mut Vec<u8>) -> io::Result<io::Result<usize>> {
+    /// appended to `rest`. Requires [`is_plain_for`](BackendResponse::is_plain_for) one byte. With `may_stop`, it returns `None` if the
+    /// backend sends nothing for a while.
+    pub(super) fn splice(
+        &mut self,
+        to: &Stream,
+        most: (usize, bool),
+        rest: &mut Vec<u8>,
+    ) -> io::Result<Option<io::Result<usize>>> {
         let spliced = match self {
             BackendResponse::Http1(response) => response.splice(to, most, rest),
             #[cfg(feature = "h2")]
@@ -209,6 +222,12 @@ impl BackendResponse {
     pub(super) fn is_done(&self) -> bool {
         each!(self, response => response.is_done())
     }
+}
+
+/// A wait that has taken a while goes on, with less memory.
+fn go_on() -> bool {
+    shrink_stack();
+    true
 }
 
 /// Receives within the read timeout, which counts from the end of the request.

@@ -1,26 +1,67 @@
 //! One exchange: it serves the request of a stream.
 
+use std::mem;
+use std::sync::Arc;
+
+use http::Extensions;
+use osier_http::h2::RequestHead;
 use osier_http::{Head, Reject};
 
 use crate::conn::close::CloseReason;
 use crate::conn::output::Output;
+use crate::conn::paused::Unfinished;
+use crate::conn::peer::Peer;
 use crate::conn::serve::After;
 use crate::conn::stream::ClientStream;
 use crate::server::h2::stream::Stream;
-use crate::server::h2::tunnel;
+use crate::server::h2::{paused, tunnel};
 
 /// Serves the request of a stream, which has this head or is refused. Returns whether the stream goes on without its fiber.
 ///
 /// # Suspends
 ///
 /// Suspends when the handler does, and while the client takes no bytes.
-pub(super) fn serve(stream: &Stream, head: Result<&Head<'_>, Reject>) -> bool {
+pub(super) fn serve(stream: &Stream, request: &Arc<RequestHead>, head: Result<&Head<'_>, Reject>) -> bool {
+    run(stream, request, |client, output| {
+        stream.shared.local.app.serve_stream(client, output, head)
+    })
+}
+
+/// Goes on with a response that has paused, whose request holds `held`. Returns whether the stream goes on without its fiber.
+///
+/// # Suspends
+///
+/// As [`serve`] does.
+pub(super) fn go_on(
+    stream: &Stream,
+    request: &Arc<RequestHead>,
+    response: Box<dyn Unfinished>,
+    held: &mut Extensions,
+) -> bool {
+    // It was read once before.
+    let Ok(head) = Head::from_http2(request) else {
+        return false;
+    };
+    run(stream, request, |client, output| {
+        let app = &stream.shared.local.app;
+        let mut after = app.serve_paused_stream(client, output, &head, response);
+        if let Some(After::Pause(again)) = &mut after {
+            again.extensions = mem::take(held);
+        }
+        after
+    })
+}
+
+fn run(
+    stream: &Stream,
+    request: &Arc<RequestHead>,
+    answer: impl FnOnce(Peer<'_>, &Output<'_>) -> Option<After>,
+) -> bool {
     let shared = &stream.shared;
     let worker = &shared.local.worker;
     let client: &dyn ClientStream = stream;
     let output = Output::new(client, worker.take_output()).until(&worker.server.shutdown);
-    let after = shared.local.app.serve_stream(client.into(), &output, head);
-    match after {
+    match answer(client.into(), &output) {
         None | Some(After::Linger(_) | After::End(CloseReason::LastResponse)) => {
             let is_whole = !output.is_broken();
             let (last, trailers) = output.into_last();
@@ -34,6 +75,11 @@ pub(super) fn serve(stream: &Stream, head: Result<&Head<'_>, Reject>) -> bool {
             let goes_on = output.flush().is_ok() && tunnel::begin(stream, takeover, extensions);
             worker.give_output(output.into_buffer());
             return goes_on;
+        }
+        Some(After::Pause(response)) => {
+            worker.give_output(output.into_buffer());
+            paused::begin(stream.detached(), request.clone(), response);
+            return true;
         }
         Some(After::End(_) | After::Gone) => worker.give_output(output.into_buffer()),
         Some(After::Wait(_) | After::Send(_) | After::Receive(_)) => unreachable!("only a connection rests"),

@@ -95,13 +95,13 @@ impl Serving {
     /// # Suspends
     ///
     /// As [`exchange::serve`] does.
-    fn serve(&self, id: StreamId, request: &RequestHead, head: Result<&Head<'_>, Reject>) -> bool {
+    fn serve(&self, id: StreamId, request: &Arc<RequestHead>, head: Result<&Head<'_>, Reject>) -> bool {
         let shared = &self.shared;
         self.stream.set(id);
         shared.served.set(Some(id));
         let running = Running(shared, id);
         let stream = Stream::new(shared.clone(), id, request);
-        let goes_on = osier::fiber::before_suspend(&|| shared.pass_on(id), || exchange::serve(&stream, head));
+        let goes_on = osier::fiber::before_suspend(&|| shared.pass_on(id), || exchange::serve(&stream, request, head));
         drop(stream);
         match goes_on {
             true => mem::forget(running),

@@ -64,11 +64,21 @@ impl Stream {
         self.inlet().is_reset()
     }
 
-    fn inlet(&self) -> &Inlet {
+    fn inlet(&self) -> &Rc<Inlet> {
         self.inlet.get_or_init(|| {
             let inlet = self.shared.make_inlet(self.id, self.has_ended);
             inlet.expect("a stream that is served is in the table")
         })
+    }
+
+    /// Waits until the stream is reset, which may be never.
+    pub(super) fn reset(&self) -> impl Future<Output = ()> + 'static {
+        let inlet = self.inlet().clone();
+        async move {
+            while !inlet.is_reset() {
+                inlet.arrived.wait_async().await;
+            }
+        }
     }
 
     /// Sends the last bytes of the response, and its trailer.

@@ -6,6 +6,7 @@ use std::io;
 use std::rc::Rc;
 use std::time::Duration;
 
+use osier::time::Sleep;
 use osier_http::h2::{ErrorCode, Outgoing, ResponseHead, StreamId};
 
 use super::answer::{Answer, Cut};
@@ -14,6 +15,7 @@ use crate::conn::peer::SLOW_AFTER;
 use crate::conn::trailers::Trailers;
 use crate::conn::written::WrittenHead;
 use crate::upstream::claim::Claim;
+use crate::upstream::lease::Waited;
 use crate::upstream::ticket::Ticket;
 
 /// A stream of a shared connection to a backend, for one request. Its drop ends the stream, which is cancelled if it is
@@ -166,7 +168,8 @@ impl Stream {
         Ok(taken)
     }
 
-    /// Waits until a head, bytes of the body or an end have arrived. Calls `if_slow` when that has taken a while.
+    /// Waits until a head, bytes of the body or an end have arrived. Calls `if_slow` when that has taken [`SLOW_AFTER`], and stops if it
+    /// returns false.
     ///
     /// # Suspends
     ///
@@ -175,7 +178,7 @@ impl Stream {
     /// # Errors
     ///
     /// `TimedOut` after the read timeout.
-    pub(crate) fn wait_readable(&self, if_slow: &mut dyn FnMut()) -> io::Result<()> {
+    pub(crate) fn wait_readable(&self, if_slow: &mut dyn FnMut() -> bool) -> io::Result<Waited> {
         let limit = self.read_timeout.get();
         let (inlet, patience) = (&self.answer.inlet, limit.min(SLOW_AFTER));
         while !self.answer.is_readable() {
@@ -183,14 +186,32 @@ impl Stream {
                 continue;
             }
             if patience < limit {
-                if_slow();
+                if !if_slow() {
+                    return Ok(Waited::Stopped);
+                }
                 if inlet.arrived.wait_timeout(limit - patience) {
                     continue;
                 }
             }
             return Err(self.late(limit));
         }
-        Ok(())
+        Ok(Waited::Readable)
+    }
+
+    /// Waits on as [`wait_readable`](Stream::wait_readable) does, after it was stopped.
+    pub(crate) async fn wait_readable_async(&self) -> io::Result<()> {
+        let limit = self.read_timeout.get();
+        let readable = async {
+            while !self.answer.is_readable() {
+                self.answer.inlet.arrived.wait_async().await;
+            }
+            Ok(())
+        };
+        let late = async {
+            Sleep::new(limit.saturating_sub(SLOW_AFTER)).await;
+            Err(self.late(limit))
+        };
+        osier::race_async((readable, late)).await
     }
 
     /// Resets the stream. Its reader fails.

@@ -7,6 +7,7 @@ mod grpc;
 mod handlers;
 mod hostile_backends;
 mod memory;
+mod pauses;
 mod peers;
 mod streams;
 mod trailers;

@@ -1,0 +1,195 @@
+//! A response whose body has paused, as a burst leaves it and goes on with it.
+//!
+//! The burst that has sent the first part leaves a [`PausedResponse`] to the connection, with all that the answer still needs apart from
+//! the request's head. The connection keeps the bytes of the head, and the next burst parses them for the log and for the observer.
+
+use std::any::Any;
+use std::cell::Cell;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use http::{Extensions, StatusCode};
+use osier::fiber::{Activity, RequestWords, describe_request, waits_for};
+use osier::memory::Account;
+use osier_http::{Head, Sent, Slots, Transfer};
+
+use crate::body::outgoing::{self, Producer};
+use crate::conn::close::CloseReason;
+use crate::conn::paused::{Paused, Unfinished};
+use crate::conn::serve::{After, Input};
+use crate::conn::server_state::ServerState;
+use crate::request::Marks;
+use crate::server::answer::report;
+use crate::server::burst::{App, Burst};
+use crate::server::served::Client;
+
+/// A response whose head has been written.
+#[derive(Clone, Copy)]
+pub(crate) struct Begun {
+    pub(crate) sent: Sent,
+    pub(crate) status: StatusCode,
+    /// The length of the body, if it was announced.
+    pub(crate) len: Option<u64>,
+}
+
+pub(crate) struct PausedResponse {
+    body: Body,
+    begun: Begun,
+    /// The bytes of the body that have been passed on.
+    passed: u64,
+    marks: Marks,
+    client: (SocketAddr, bool),
+    server: Arc<ServerState>,
+    /// `None` without an observer.
+    app: Option<Arc<App>>,
+}
+
+/// The rest of a body.
+enum Body {
+    Waits(outgoing::Paused),
+    GoesOn(Producer),
+}
+
+impl Unfinished for PausedResponse {
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if let Body::Waits(paused) = &mut self.body {
+            self.body = Body::GoesOn(ready!(paused.as_mut().poll(cx)));
+        }
+        Poll::Ready(())
+    }
+
+    fn report(&self, head: &[u8]) {
+        let Some(app) = &self.app else { return };
+        let mut slots: Slots = Slots::new();
+        // It was read once before.
+        let head = Head::parse(head, &mut slots, &self.server.limits).ok();
+        self.tell(app, head.as_ref());
+    }
+
+    #[cfg(feature = "h2")]
+    fn report_stream(&self, head: &Head<'_>) {
+        if let Some(app) = &self.app {
+            self.tell(app, Some(head));
+        }
+    }
+}
+
+impl PausedResponse {
+    /// The response that a burst has left.
+    pub(crate) fn left(response: Box<dyn Unfinished>) -> PausedResponse {
+        let response: Box<dyn Any> = response;
+        let response = response.downcast();
+        *response.unwrap_or_else(|_| unreachable!("no burst leaves another type"))
+    }
+
+    fn tell(&self, app: &App, head: Option<&Head<'_>>) {
+        let client = Client::Known(self.client.0, self.client.1);
+        let status = self.begun.status.as_u16();
+        report(app, client, &self.marks, (head, None), status, self.passed);
+    }
+}
+
+impl Burst<'_> {
+    /// Leaves the rest of a response to the connection.
+    #[cold]
+    pub(crate) fn pause(&self, begun: Begun, passed: u64, paused: outgoing::Paused) -> Box<Paused> {
+        self.marks.timing.leave_fiber(Activity::Network);
+        Box::new(Paused {
+            head: Box::default(),
+            response: Some(Box::new(PausedResponse {
+                body: Body::Waits(paused),
+                begun,
+                passed,
+                marks: self.marks.clone(),
+                client: Client::of(self.peer, &self.marks).address(),
+                server: self.peer.worker.server.clone(),
+                app: self.app.observing(),
+            })),
+            received: Vec::new(),
+            may_pause: true,
+            extensions: Extensions::new(),
+            charge: Account::REQUESTS.charge(0),
+        })
+    }
+
+    /// Goes on with a response that has paused, and then serves the requests behind it.
+    ///
+    /// # Suspends
+    ///
+    /// As the code of the body does, and as [`run`](Burst::run) does.
+    pub(crate) fn go_on(&self, mut paused: Box<Paused>, input: &mut Input) -> After {
+        let mut slots: Slots = Slots::new();
+        let bytes = std::mem::take(&mut paused.head);
+        let Ok(head) = Head::parse(&bytes, &mut slots, &self.peer.worker.server.limits) else {
+            unreachable!("it was read once before")
+        };
+        let may_pause = paused.may_pause;
+        let response = paused.response.take().expect("only one burst takes it");
+        match self.finish(&head, PausedResponse::left(response), may_pause) {
+            Ok(true) => self.run(input),
+            Ok(false) if input.start == input.end && (!head.keep_alive() || self.peer.closes_after_response()) => {
+                After::End(CloseReason::LastResponse)
+            }
+            Ok(false) => After::Linger(CloseReason::LastResponse),
+            Err(After::Pause(mut again)) => {
+                (again.head, again.may_pause) = (bytes, may_pause);
+                again.extensions = std::mem::take(&mut paused.extensions);
+                After::Pause(again)
+            }
+            Err(After::Send(mut unsent)) => {
+                unsent.head = bytes;
+                unsent.extensions = std::mem::take(&mut paused.extensions);
+                After::Send(unsent)
+            }
+            Err(after) => after,
+        }
+    }
+
+    /// Goes on with a response that has paused. It may pause again, if `may_pause` is set. Returns whether the connection may be kept.
+    ///
+    /// # Suspends
+    ///
+    /// As the code of the body does.
+    pub(crate) fn finish(&self, head: &Head<'_>, response: PausedResponse, may_pause: bool) -> Result<bool, After> {
+        let (method, target) = head.line();
+        let words = RequestWords {
+            method,
+            target,
+            route: &"",
+            peer: self.peer.packed_addr(),
+        };
+        let done = describe_request(&words, || self.send_rest(head, response, may_pause));
+        self.end_watch(head);
+        self.marks.timing.end();
+        if done.is_ok() {
+            self.restore_pace();
+        }
+        done
+    }
+
+    fn send_rest(&self, head: &Head<'_>, response: PausedResponse, may_pause: bool) -> Result<bool, After> {
+        let PausedResponse {
+            body,
+            begun,
+            marks,
+            passed,
+            ..
+        } = response;
+        self.marks.set(&marks);
+        self.suspended.set(true);
+        self.output.let_leave(true, may_pause);
+        let (passed, mut body) = (Cell::new(passed), Some(body));
+        let form = (begun.sent.transfer == Transfer::Chunked, begun.len);
+        let mut send = || {
+            let code = match body.take().expect("called once") {
+                Body::GoesOn(code) => code,
+                // The client has sent too much.
+                Body::Waits(paused) => waits_for(Activity::Network, || osier::block_on(paused)),
+            };
+            self.output.produce(code, form, &passed)
+        };
+        let done = self.catch(head, || self.send_while_connected(&mut send));
+        self.conclude(head, begun, passed.get(), done, None, None)
+    }
+}

@@ -1,0 +1,186 @@
+//! Responses that have nothing to send for a while, on streams: each waits without a fiber.
+
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::Duration;
+
+use osier::pubsub::{Policy, Topic};
+use osier_http::h2::ErrorCode;
+use osier_web::proxy::Proxy;
+use osier_web::upstream::Upstream;
+use osier_web::{Request, Router, Server, Timeouts, sse};
+
+use super::client::Client;
+use crate::common::backend::{Backend, router};
+use crate::common::{PATIENCE, Site, eventually, site_with};
+
+/// The status and bytes of each event stream that the observer was told.
+type Told = Arc<Mutex<Vec<(u16, u64)>>>;
+
+/// Serves `router`, and the numbers of fibers and of futures at `/held`.
+fn site(router: Router) -> (Site, Told) {
+    let told = Told::default();
+    let tell = told.clone();
+    let held = |_: &mut Request<'_>| {
+        let metrics = osier::inspect::metrics().expect("inside of a runtime");
+        let worker = &metrics.workers[0];
+        format!("{} {}", worker.fibers, worker.tasks)
+    };
+    let timeouts = Timeouts {
+        drain: Duration::from_secs(3),
+        ..Timeouts::default()
+    };
+    let server = Server::new(router.get("/held", held))
+        .timeouts(timeouts)
+        .on_request(move |served| {
+            if served.target() == "/events" {
+                tell.lock().unwrap().push((served.status().as_u16(), served.bytes()));
+            }
+        });
+    (site_with(1, server, |server| server.bind("127.0.0.1:0")), told)
+}
+
+/// The numbers of fibers and futures.
+fn held(site: &Site) -> (usize, usize) {
+    let reply = site.get("/held");
+    let (fibers, tasks) = reply.text().split_once(' ').unwrap();
+    (fibers.parse().unwrap(), tasks.parse().unwrap())
+}
+
+/// Waits until there are `count` futures more than at first, and no further fiber.
+fn rest(site: &Site, first: (usize, usize), count: usize) {
+    eventually("the streams rest", || held(site) == (first.0, first.1 + count));
+}
+
+/// A backend that sends its parts at the words of a test.
+fn directed() -> (Backend, mpsc::Sender<()>) {
+    let (go, waits) = mpsc::channel::<()>();
+    let waits = Mutex::new(waits);
+    let backend = Backend::start(move |_, conn| {
+        while conn.request().is_some() {
+            conn.send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\none\r\n");
+            for part in ["3\r\ntwo\r\n", "5\r\nthree\r\n0\r\nX-Trailer: passed\r\n\r\n"] {
+                if waits.lock().unwrap().recv_timeout(PATIENCE).is_err() {
+                    return;
+                }
+                if !conn.send(part) {
+                    return;
+                }
+            }
+        }
+    });
+    (backend, go)
+}
+
+#[test]
+fn a_stream_whose_backend_is_silent_keeps_no_fiber_and_gets_all() {
+    let (backend, go) = directed();
+    let (site, told) = site(router(backend.proxy()));
+    site.get("/held");
+    let first = held(&site);
+    let mut client = Client::connect(site.addr);
+    let stream = client.begin("GET", "/events", &[], true);
+    client.flush();
+    rest(&site, first, 1);
+    client.until("the first part", |client| client.replies[&stream].body == b"one");
+    assert_eq!(client.get("/held").status, 200, "other streams go on");
+    go.send(()).unwrap();
+    client.until("the second part", |client| client.replies[&stream].body == b"onetwo");
+    rest(&site, first, 1);
+    go.send(()).unwrap();
+    let reply = client.reply(stream);
+    assert_eq!((reply.text(), reply.reset), ("onetwothree", None));
+    assert_eq!(reply.trailers, [("x-trailer".to_owned(), "passed".to_owned())]);
+    eventually("it is told", || *told.lock().unwrap() == [(200, 11)]);
+    assert!(site.log.lock().unwrap().is_empty(), "{:?}", site.log);
+}
+
+#[test]
+fn a_client_that_leaves_a_silent_stream_frees_the_backend() {
+    let (backend, _go) = directed();
+    let (site, told) = site(router(backend.proxy()));
+    site.get("/held");
+    let first = held(&site);
+    for by_reset in [true, false] {
+        told.lock().unwrap().clear();
+        let mut client = Client::connect(site.addr);
+        let stream = client.begin("GET", "/events", &[], true);
+        client.flush();
+        rest(&site, first, 1);
+        if by_reset {
+            client.machine.reset(stream, ErrorCode::CANCEL);
+            client.flush();
+        } else {
+            drop(client);
+        }
+        eventually("it is told", || *told.lock().unwrap() == [(200, 3)]);
+        rest(&site, first, 0);
+    }
+    assert!(site.log.lock().unwrap().is_empty(), "{:?}", site.log);
+}
+
+#[test]
+fn a_drain_waits_for_a_silent_stream_and_cuts_it_at_the_end() {
+    for ends_in_time in [true, false] {
+        let (backend, go) = directed();
+        let (site, told) = site(router(backend.proxy()));
+        site.get("/held");
+        let first = held(&site);
+        let mut client = Client::connect(site.addr);
+        let stream = client.begin("GET", "/events", &[], true);
+        client.flush();
+        rest(&site, first, 1);
+        site.stop.shutdown();
+        if ends_in_time {
+            go.send(()).unwrap();
+            go.send(()).unwrap();
+            assert_eq!(client.reply(stream).text(), "onetwothree");
+        } else {
+            client.until_closed();
+            assert!(!client.replies[&stream].ended);
+        }
+        site.ended.recv_timeout(PATIENCE).unwrap();
+        let bytes = if ends_in_time { 11 } else { 3 };
+        eventually("it is told", || *told.lock().unwrap() == [(200, bytes)]);
+    }
+}
+
+#[test]
+fn events_pass_through_two_servers_that_hold_nothing_but_memory() {
+    let news: Topic<Arc<sse::Event>> = Topic::new();
+    let source = news.clone();
+    let subscribe = move |_: &mut Request<'_>| sse::subscribe(source.subscribe(16, Policy::DropOldest));
+    let (inner, _) = site(Router::new().get("/events", subscribe));
+    inner.get("/held");
+    let first_inner = held(&inner);
+    let address = inner.addr.to_string().parse().unwrap();
+    let upstream = Upstream::builder("app")
+        .backend(address)
+        .http2(true)
+        .on_log(|_| {})
+        .build()
+        .unwrap();
+    let (outer, told) = site(router(Proxy::new(upstream)));
+    // The connection to the backend stays.
+    assert_eq!(outer.get("/none").status, 404);
+    eventually("the first request is over", || held(&outer) == held(&outer));
+    let first = held(&outer);
+    let mut client = Client::connect(outer.addr);
+    let stream = client.begin("GET", "/events", &[], true);
+    client.flush();
+    rest(&inner, first_inner, 1);
+    rest(&outer, first, 1);
+    for number in 0..3 {
+        news.publish(Arc::new(sse::Event::new(format!("event {number}"))));
+        let expected = format!("data: event {number}\n\n");
+        client.until("the event", |client| {
+            client.replies[&stream].body.ends_with(expected.as_bytes())
+        });
+        rest(&inner, first_inner, 1);
+        rest(&outer, first, 1);
+    }
+    // The end of the topic ends the stream as a whole response.
+    drop((news, inner.stop.shutdown()));
+    let reply = client.reply(stream);
+    assert_eq!((reply.reset, reply.text().matches("data:").count()), (None, 3));
+    eventually("it is told", || told.lock().unwrap().len() == 1);
+}
