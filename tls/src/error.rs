@@ -14,6 +14,8 @@ pub struct Error(Kind);
 pub(crate) enum Kind {
     /// The first bytes of a client are a request in plain HTTP.
     PlainHttp,
+    /// The first bytes of a client are a header of the PROXY protocol.
+    ProxyHeader,
     /// The key does not belong to the certificate.
     KeyMismatch,
     /// A certificate, a key or a setting that cannot be used: which one, and why.
@@ -72,6 +74,7 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
             Kind::PlainHttp => f.write_str("the client sent a plain HTTP request to a TLS port"),
+            Kind::ProxyHeader => f.write_str("a PROXY header came where TLS must begin"),
             Kind::KeyMismatch => f.write_str("the private key does not belong to the certificate"),
             Kind::Unusable(reason) => f.write_str(reason),
             Kind::UnknownName(Some(name)) => {

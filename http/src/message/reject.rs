@@ -38,6 +38,8 @@ rejects! {
     Nul = 400, "a NUL byte in the head";
     EmptyLines = 400, "too many empty lines before the request line";
     NotHttp = 400, "the first byte cannot begin a method";
+    TlsHandshake = 400, "a TLS handshake on a port without TLS";
+    ProxyHeader = 400, "a PROXY header from a peer that must not send one";
     RequestLineTooLong = 414, "the request line is longer than the limit";
     HeadTooLarge = 431, "the head is larger than the limit";
     TooManyHeaders = 431, "more header fields than the limit";

@@ -30,6 +30,7 @@ pub(crate) fn check_version(line: &[u8]) -> Result<(), Reject> {
 fn refused_version(line: &[u8]) -> Reject {
     match line.last_chunk() {
         Some([b' ', b'H', b'T', b'T', b'P', b'/', b'1'..=b'9', b'.', b'0'..=b'9']) => Reject::Version,
+        _ if line.starts_with(b"PROXY TCP") || line.starts_with(b"PROXY UNKNOWN") => Reject::ProxyHeader,
         _ => Reject::RequestLine,
     }
 }

@@ -92,7 +92,11 @@ impl HeadScanner {
                 [b'\r', b'\n', ..] => self.start += 2,
                 [b'\r', ..] => return Err(Reject::BareCr),
                 [b'\n', ..] => return Err(Reject::BareLf),
+                // The signature of version 2 begins with two empty lines.
+                [0, ..] if self.start == 4 => return Err(Reject::ProxyHeader),
                 [0, ..] => return Err(Reject::Nul),
+                // The type of a handshake record.
+                [22, ..] => return Err(Reject::TlsHandshake),
                 _ => return Err(Reject::NotHttp),
             }
             self.at = self.start;

@@ -149,12 +149,14 @@ impl Say {
     }
 }
 
-/// The key of the limit that a refused request is beyond.
+/// The key of the limit that a refused request is beyond, or of the listener that would have understood it.
 fn key_of(reject: Reject) -> Option<&'static str> {
     match reject {
         Reject::RequestLineTooLong => Some("'head.request_line' of [[listen]]"),
         Reject::HeadTooLarge => Some("'head.bytes' of [[listen]]"),
         Reject::TooManyHeaders => Some("'head.fields' of [[listen]]"),
+        Reject::TlsHandshake => Some("'tls' of [[listen]]"),
+        Reject::ProxyHeader => Some("'proxy_protocol' of [[listen]]"),
         Reject::BodyTooLarge => Some("'limits.body'"),
         _ => None,
     }

@@ -368,8 +368,10 @@ impl State {
             return Err(io::Error::from((**error).clone()).into());
         }
         let input = self.incoming.filled();
-        if self.expects_hello && input.first().is_some_and(u8::is_ascii_uppercase) {
-            return Err(self.fail(Error::new(Kind::PlainHttp)));
+        if self.expects_hello
+            && let Some(kind) = other_protocol(input)
+        {
+            return Err(self.fail(Error::new(kind)));
         }
         let mut count = 0;
         let plain = &mut self.plain;
@@ -444,5 +446,14 @@ impl State {
             }
             Err(error) => Err(Stop::Fail(error)),
         }
+    }
+}
+
+/// The protocol that the first bytes of a client speak instead of TLS.
+fn other_protocol(first: &[u8]) -> Option<Kind> {
+    match first {
+        [b'P', b'R', b'O', b'X', b'Y', b' ', ..] | [b'\r', b'\n', b'\r', b'\n', 0, ..] => Some(Kind::ProxyHeader),
+        [first, ..] if first.is_ascii_uppercase() => Some(Kind::PlainHttp),
+        _ => None,
     }
 }

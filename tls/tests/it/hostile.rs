@@ -223,6 +223,19 @@ fn a_first_message_above_64_kib_is_refused() {
 }
 
 #[test]
+fn a_proxy_header_is_told_apart() {
+    for header in [
+        &b"PROXY TCP4 1.2.3.4 5.6.7.8 9 443\r\n"[..],
+        b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0",
+    ] {
+        let (mut near, server) = raw_client();
+        near.write_all(header).unwrap();
+        let error = server.handshake().unwrap_err();
+        assert_eq!(error.to_string(), "a PROXY header came where TLS must begin");
+    }
+}
+
+#[test]
 fn plain_http_is_told_apart() {
     for request in ["GET / HTTP/1.1\r\n\r\n", "P", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"] {
         let (mut near, server) = raw_client();
