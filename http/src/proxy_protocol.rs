@@ -97,7 +97,11 @@ impl fmt::Display for Malformed {
             Malformed::Version(version) => write!(f, "a PROXY header of version {version}, neither 1 nor 2"),
             Malformed::Command(command) => write!(f, "a PROXY header with the unknown command {command}"),
             Malformed::Family(family) => write!(f, "a PROXY header with the unknown family and protocol {family:#04x}"),
-            Malformed::Length(length) => write!(f, "a PROXY header with a length of {length} bytes"),
+            Malformed::Length(length) if usize::from(*length) > V2_BODY_MAX => write!(
+                f,
+                "a PROXY header with a length of {length} bytes, more than the limit of {V2_BODY_MAX}"
+            ),
+            Malformed::Length(length) => write!(f, "a PROXY header too short for its addresses: {length} bytes"),
             Malformed::Tlv => f.write_str("a PROXY header whose TLVs do not fill their space"),
             Malformed::Checksum => f.write_str("a PROXY header with a wrong checksum"),
         }

@@ -263,9 +263,17 @@ fn make_room(service: &Service, say: &mut dyn FnMut(fmt::Arguments<'_>)) {
         let service = service.clone();
         move || Local::here(&service).worker.evict(few)
     };
-    evict_while(service, || shared.total() >= most, evict, &mut |how| {
-        say(format_args!("{most} connections{how}"));
-    });
+    evict_while(
+        service,
+        || shared.total() >= most,
+        evict,
+        &mut |how| match shared.bound {
+            Some(address) => say(format_args!(
+                "{most} connections{how}; raise 'max_connections' of {address}"
+            )),
+            None => say(format_args!("{most} connections{how}; raise 'max_connections'")),
+        },
+    );
 }
 
 /// Waits until handlers have enough descriptors again. Idle connections of all servers and workers are closed for them. A server with

@@ -153,6 +153,8 @@ fn no_more_connections_than_allowed() {
     waiting.send("GET / HTTP/1.1\r\nHost: t\r\n\r\n");
     assert!(waiting.is_quiet_for(Duration::from_millis(100)));
     eventually("it is said", || site.logged("2 connections, none of them idle"));
+    let listener = format!("; raise 'max_connections' of {}", site.addr);
+    assert!(site.logged(&listener));
     let [first, _second] = busy;
     drop(first);
     assert_eq!(waiting.reply().text(), "hi");
