@@ -16,6 +16,9 @@ const FRAMES: RangeInclusive<u64> = 1 << 14..=(1 << 24) - 1;
 /// The largest table, list of heads and output. A connection that reaches them needs that memory.
 const MEMORY_MAX: u64 = 1 << 30;
 
+/// Bytes of heads that a connection gets for each of its streams, unless the file says how many it gets.
+const HEADS_OF_A_STREAM: usize = 5 << 10;
+
 /// The highest count and rate, in effect no limit.
 const COUNT_MAX: u64 = 1_000_000_000;
 
@@ -33,9 +36,11 @@ fn limits(table: Section<'_>) -> Http2Limits {
     let number = |key, range, default| table.integer(key, range).map_or(default, |number| number as u32);
     let bytes = |key, range, default| size(&table, key, range).map_or(default, |bytes| bytes as u32);
     let memory = |key, least, default| size(&table, key, least..=MEMORY_MAX).map_or(default, |bytes| bytes as usize);
+    let max_streams = number("max_streams", 1..=1_000_000, default.max_streams);
+    let heads = default.heads_bytes.max(max_streams as usize * HEADS_OF_A_STREAM);
     let limits = Http2Limits {
-        max_streams: number("max_streams", 1..=1_000_000, default.max_streams),
-        heads_bytes: memory("heads_bytes", 1 << 10, default.heads_bytes),
+        max_streams,
+        heads_bytes: memory("heads_bytes", 1 << 10, heads.min(MEMORY_MAX as usize)),
         stream_window: bytes("stream_window", 1..=MAX_WINDOW, default.stream_window),
         connection_window: bytes("connection_window", 65_535..=MAX_WINDOW, default.connection_window),
         max_frame: bytes("max_frame", FRAMES, default.max_frame),

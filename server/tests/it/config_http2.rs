@@ -208,6 +208,33 @@ fn the_memory_of_heads_and_the_table_of_sent_fields_are_those_of_the_file() {
 }
 
 #[test]
+fn more_streams_have_more_memory_for_heads() {
+    // One head of 600 KB shows how much there is.
+    let long = [GET, &[0x00, 0x01, b'a', 0x7f, 0xc1, 0xce, 0x24], &[b'b'; 600_000][..]].concat();
+    for (limits, kind) in [
+        ("max_streams = 100", RST_STREAM),
+        ("max_streams = 300", HEADERS),
+        ("max_streams = 300, heads_bytes = \"512KiB\"", RST_STREAM),
+    ] {
+        let sites = Sites::start(&format!(
+            "[[listen]]\naddress = \"127.0.0.1:0\"\nhead.bytes = \"1MiB\"\nhttp2 = {{ {limits}, max_frame = 1000000 }}\n{SITE}"
+        ));
+        let mut client = Client::connect(&sites, &[]);
+        client.until(SETTINGS);
+        // Long frames may follow the acknowledgement.
+        client.send(SETTINGS, 1, 0, &[]);
+        client.send(HEADERS, 5, 1, &long);
+        let reply = loop {
+            let frame = client.receive().expect("a reply");
+            if frame.stream == 1 {
+                break frame;
+            }
+        };
+        assert_eq!(reply.kind, kind, "{limits}");
+    }
+}
+
+#[test]
 fn the_output_of_a_connection_is_that_of_the_file() {
     // The windows and the frames of the client are large. A body gets at least 16 KiB of the output at once.
     for output in ["1KiB", "64KiB"] {
