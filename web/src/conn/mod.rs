@@ -103,6 +103,7 @@ use crate::conn::linger::Linger;
 use crate::conn::log::record::{Level, Record};
 use crate::conn::output::Output;
 use crate::conn::paused::Paused;
+use crate::conn::protocol::Protocol;
 use crate::conn::sending::Sending;
 use crate::conn::serve::{After, Input, Local};
 #[cfg(feature = "h2")]
@@ -214,6 +215,17 @@ impl Conn {
     /// Opens a connection that begins with the new protocol, for an upgrade whose request did not
     /// come over a socket. Returns the other end.
     pub(crate) fn begin_with(
+        takeover: (Takeover, Extensions),
+        end: End,
+        local: &Rc<Local>,
+        peer: SocketAddr,
+    ) -> io::Result<Stream> {
+        Conn::begin_as(Protocol::Http1, takeover, end, local, peer)
+    }
+
+    /// [`begin_with`](Conn::begin_with), counted as a connection of `protocol`.
+    pub(crate) fn begin_as(
+        protocol: Protocol,
         (takeover, extensions): (Takeover, Extensions),
         end: End,
         local: &Rc<Local>,
@@ -229,8 +241,10 @@ impl Conn {
             return Err(io::ErrorKind::QuotaExceeded.into());
         }
         worker.server.arrived(worker.index);
+        let link = worker.link(ours.into(), peer);
+        link.speaks(protocol);
         let conn = Box::new(Conn {
-            link: worker.link(ours.into(), peer),
+            link,
             local: local.clone(),
             stage: Some(Box::new(Stage::Begins(takeover, extensions, end))),
         });

@@ -64,7 +64,6 @@ impl Link {
     }
 
     /// Counts the connection for another protocol.
-    #[cfg(any(feature = "h2", feature = "tls"))]
     pub(crate) fn speaks(&self, protocol: Protocol) {
         let before = self.protocol.replace(protocol);
         self.worker.count_protocol(before).fetch_sub(1, Ordering::Relaxed);

@@ -130,6 +130,11 @@ impl Shared {
         may_leave.then(|| self.machine.borrow().export().ok()).flatten()
     }
 
+    /// Whether the client may open no further stream.
+    pub(super) fn is_full(&self) -> bool {
+        self.streams.borrow().len() >= limits(&self.local).max_streams as usize
+    }
+
     /// Adds a new stream.
     pub(super) fn add(&self, id: StreamId, head: Arc<RequestHead>) {
         if self.is_idle() {

@@ -13,7 +13,7 @@
 
 use std::cell::Cell;
 use std::io::{self, Read, Write};
-use std::net::Shutdown;
+use std::net::{Shutdown, SocketAddr};
 use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
@@ -22,6 +22,8 @@ use http::Extensions;
 use osier::dormant::{AfterBurst, Cause, Dormant};
 use osier::net;
 
+use crate::conn::log::record::{Level, Record};
+use crate::conn::server_state::ServerState;
 use crate::conn::stream::ClientStream;
 use crate::conn::trailers::Trailers;
 use crate::conn::upgrade::Takeover;
@@ -34,9 +36,14 @@ const LAST_BYTES: Duration = Duration::from_secs(2);
 /// Leaves the stream to the handler's code. Returns false if there are no descriptors for that; the stream is reset then.
 pub(super) fn begin(stream: &Stream, takeover: Takeover, extensions: Extensions) -> bool {
     let shared = &stream.shared;
-    let begun = Conn::begin_with((takeover, extensions), End::Pair, &shared.local, shared.link.peer());
-    let Ok(inner) = begun else {
-        return false;
+    let (protocol, peer) = (shared.link.info().protocol, shared.link.peer());
+    let begun = Conn::begin_as(protocol, (takeover, extensions), End::Pair, &shared.local, peer);
+    let inner = match begun {
+        Ok(inner) => inner,
+        Err(error) => {
+            complain(&shared.local.worker.server, peer, &error);
+            return false;
+        }
     };
     let tunnel = Rc::new(Tunnel {
         stream: stream.detached(),
@@ -61,7 +68,33 @@ pub(super) fn begin(stream: &Stream, takeover: Takeover, extensions: Extensions)
     let _ = osier::dormant::park_local(Box::new(to_client), None);
     // Bytes may have come behind the request.
     tunnel.pump_soon();
+    if shared.is_full() {
+        tell_of_waiting(&shared.local.worker.server, peer, shared.link.is_proxied());
+    }
     true
+}
+
+/// Reports that the next requests of a client wait until a WebSocket ends. The client tells nobody.
+#[cold]
+fn tell_of_waiting(server: &ServerState, peer: SocketAddr, is_proxied: bool) {
+    if server.waits.is_due() {
+        let text = format_args!(
+            "WebSockets take up the last stream of an HTTP/2 connection: further requests on it wait ('http2.max_streams')"
+        );
+        server.log(&Record::new(Level::Info, text).of_client(peer, is_proxied));
+    }
+}
+
+/// Reports a tunnel that cannot begin: its client has too many connections, or there are no descriptors.
+#[cold]
+fn complain(server: &ServerState, peer: SocketAddr, error: &io::Error) {
+    if error.kind() == io::ErrorKind::QuotaExceeded {
+        server.refused();
+        server.complain_of(peer);
+    } else if server.waits.is_due() {
+        let text = format_args!("cannot open a WebSocket in an HTTP/2 stream: {error}");
+        server.log(&Record::new(Level::Error, text));
+    }
 }
 
 struct Tunnel {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use osier_http::h2::{ErrorCode, Outgoing, StreamId};
 use osier_web::compress::Compress;
 use osier_web::files::Files;
-use osier_web::{Request, Response, Route, Router, Server, fastcgi, sse, wrap, ws};
+use osier_web::{Http2Limits, Protocol, Request, Response, Route, Router, Server, fastcgi, sse, wrap, ws};
 use testkit::Folder;
 
 use super::client::Client;
@@ -239,6 +239,60 @@ fn a_websocket_in_a_stream_is_a_connection_of_its_client() {
     let mut third = Client::connect(site.addr);
     third.until_closed();
     assert_eq!(client.get("/").text(), "hello");
+}
+
+#[test]
+fn a_websocket_in_a_stream_beyond_the_limit_is_logged() {
+    let server = Server::new(router().get("/ws", |request: &mut Request<'_>| {
+        ws::upgrade(request, |socket| socket.send("hello"))
+    }))
+    .max_connections_per_client(1);
+    let site = site_with(1, server, |server| server.bind("127.0.0.1:0"));
+    let mut client = Client::connect(site.addr);
+    let stream = open_websocket(&mut client, "/ws");
+    client.until("the reset", |client| client.machine.is_reset(stream));
+    eventually("it is said", || site.logged("1 connections of one client, 127.0.0.1"));
+}
+
+#[test]
+fn a_websocket_in_the_last_stream_is_logged() {
+    let router = router().get("/ws", |request: &mut Request<'_>| {
+        ws::upgrade(request, |socket| socket.read().map(drop))
+    });
+    let server = Server::new(router).http2_limits(Http2Limits {
+        max_streams: 2,
+        ..Http2Limits::default()
+    });
+    let site = site_with(1, server, |server| server.bind("127.0.0.1:0"));
+    let mut client = Client::connect(site.addr);
+    let mut open = || {
+        let stream = open_websocket(&mut client, "/ws");
+        client.until("the response", |client| {
+            client.replies.get(&stream).is_some_and(|reply| reply.status == 200)
+        });
+    };
+    let is_said = || site.logged("further requests on it wait ('http2.max_streams')");
+    open();
+    assert!(!is_said());
+    open();
+    eventually("it is said", is_said);
+}
+
+#[test]
+fn a_websocket_in_a_stream_counts_as_one_over_http2() {
+    let site = site(router().get("/ws", |request: &mut Request<'_>| {
+        ws::upgrade(request, |socket| socket.read().map(drop))
+    }));
+    let mut client = Client::connect(site.addr);
+    let stream = open_websocket(&mut client, "/ws");
+    client.until("the response", |client| {
+        client.replies.get(&stream).is_some_and(|reply| reply.status == 200)
+    });
+    eventually("the WebSocket counts", || site.connections.count() == 2);
+    let of = |protocol| site.connections.of_protocol(protocol);
+    assert_eq!((of(Protocol::H2c), of(Protocol::Http1)), (2, 0));
+    drop(client);
+    eventually("nothing is left", || site.connections.count() + of(Protocol::H2c) == 0);
 }
 
 fn open_websocket(client: &mut Client, path: &str) -> StreamId {
