@@ -97,8 +97,13 @@ fn a_websocket_in_a_stream_goes_on_in_the_old_process() {
     assert_eq!(client.take(5), b"after");
     assert_eq!(tls.http2().get("/fixed"), (200, "new".to_owned()));
     assert!(tls.sites.0.server.is_running(), "the WebSocket goes on");
+    // Its client hears that further requests need another connection, which the new process serves.
+    client.until_goes_away();
+    client.send(stream, b"more", false);
+    assert_eq!(client.take(4), b"more");
     client.send(stream, b"", true);
     assert_eq!(client.receive(stream), (200, "bye".to_owned()));
+    drop(client);
     tls.sites.first_has_ended();
 }
 

@@ -89,6 +89,13 @@ impl<S: Read + Write> Http2<S> {
         (status, String::from_utf8(body).unwrap())
     }
 
+    /// Waits until the server has sent GOAWAY.
+    pub fn until_goes_away(&mut self) {
+        while !self.goes_away {
+            assert!(self.read(), "the connection has ended; {:?}", self.machine);
+        }
+    }
+
     pub fn get(&mut self, path: &str) -> (u16, String) {
         let stream = self.begin("GET", path, true);
         self.receive(stream)

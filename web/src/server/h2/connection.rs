@@ -1,10 +1,14 @@
 //! The box of a connection: it feeds received bytes to the machine, and has new streams served.
 
+#[cfg(feature = "upgrade")]
+use std::cell::Cell;
 use std::fmt::Display;
 use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
+#[cfg(feature = "upgrade")]
+use std::time::Duration;
 use std::time::Instant;
 
 use osier::dormant::Cause;
@@ -26,6 +30,9 @@ pub(crate) struct Connection {
     shared: Rc<Shared>,
     /// The wait for the graceful shutdown of the server. `None` once it has begun.
     shutdown: Option<Shutdown>,
+    /// Since when another process serves, to which the connection moves after its streams.
+    #[cfg(feature = "upgrade")]
+    leaving_since: Cell<Option<Instant>>,
     /// Whether that wait is in line.
     is_in_line: bool,
     /// Whether the end of the last stream has been seen by the last poll.
@@ -35,6 +42,11 @@ pub(crate) struct Connection {
 
 /// The memory of a connection without streams, besides that of HTTP/1.1.
 const BYTES: usize = 900;
+
+/// How long the streams of a connection may keep it from moving to another process. Then the client gets a GOAWAY: its next requests reach
+/// that process over another connection, however long a WebSocket or an event stream goes on here.
+#[cfg(feature = "upgrade")]
+const MOVES_WITHIN: Duration = Duration::from_secs(10);
 
 /// A connection that finds no stack when something happens ends at once. Its streams do not wait for it any longer.
 impl Drop for Connection {
@@ -62,6 +74,8 @@ impl Connection {
         Connection {
             shared,
             shutdown,
+            #[cfg(feature = "upgrade")]
+            leaving_since: Cell::new(None),
             is_in_line: false,
             is_reported: false,
             _charge: Account::HTTP2.charge(BYTES),
@@ -160,7 +174,21 @@ impl Connection {
             false => now.checked_add(timeouts.write.min(timeouts.idle)),
         };
         let cool = shared.is_warm.get().then(|| now + WARM);
-        Next::Sleep(machine.next_deadline().into_iter().chain(look).chain(cool).min())
+        let goes_away = self.goes_away_at();
+        let deadlines = machine.next_deadline().into_iter().chain(look).chain(cool);
+        Next::Sleep(deadlines.chain(goes_away).min())
+    }
+
+    /// When the client has to hear that the connection ends, because its streams keep it from moving to another process.
+    fn goes_away_at(&self) -> Option<Instant> {
+        #[cfg(feature = "upgrade")]
+        if let Some(since) = self.leaving_since.get()
+            && self.shutdown.is_some()
+            && !self.shared.is_idle()
+        {
+            return Some(since + MOVES_WITHIN);
+        }
+        None
     }
 
     /// Ends the connection after its last stream.
@@ -273,13 +301,17 @@ impl Connection {
     }
 
     /// Whether the connection has to end because the server does. If another worker has begun the shutdown, this one may not have noted it
-    /// yet, and its box is not woken again. In an upgrade a connection moves after its streams, if it can.
+    /// yet, and its box is not woken again. In an upgrade a connection moves after its streams, if it can and they end soon.
     fn is_shutting_down(&self) -> bool {
         let worker = &self.shared.local.worker;
         #[cfg(feature = "upgrade")]
         if worker.leaving.borrow().is_some() && self.shared.link.transport.may_move() {
-            return false;
+            let now = osier::time::coarse_now();
+            self.leaving_since.set(self.leaving_since.get().or(Some(now)));
+            return self.goes_away_at().is_some_and(|at| at <= now);
         }
+        #[cfg(feature = "upgrade")]
+        self.leaving_since.set(None);
         worker.server.shutdown.is_set()
     }
 
