@@ -165,35 +165,35 @@ impl Socket {
     fn open(&self) -> io::Result<Open> {
         match &self.to {
             To::Unix(path) => {
-                let named = |error: io::Error| io::Error::new(error.kind(), format!("'{}': {error}", path.display()));
                 let socket = UnixDatagram::unbound()?;
-                socket.connect(path).map_err(named)?;
+                socket.connect(path).map_err(|error| self.to.named(error))?;
                 socket.set_write_timeout(Some(PATIENCE))?;
                 Ok(Open::Unix(socket))
             }
             To::Udp(address) => {
                 let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
-                let named = |error: io::Error| io::Error::new(error.kind(), format!("{address}: {error}"));
-                for address in address.to_socket_addrs().map_err(named)? {
+                for address in address.to_socket_addrs().map_err(|error| self.to.named(error))? {
                     match udp(address) {
                         Ok(socket) => return Ok(Open::Udp(socket)),
                         Err(error) => last = error,
                     }
                 }
-                Err(last)
+                Err(self.to.named(last))
             }
         }
     }
 
-    /// Sends a message, over a new socket if there is none or if the daemon has closed the old one.
-    fn send(&mut self, message: &[u8]) -> io::Result<()> {
+    /// Sends a message, over a new socket if there is none or if the daemon has closed the old one. Returns the error of the message
+    /// before, if nobody has received that: the network tells it late.
+    fn send(&mut self, message: &[u8]) -> io::Result<Option<io::Error>> {
         let had_one = self.open.is_some();
         match self.try_send(message) {
             Err(error) if had_one && is_closed(&error) => {
                 self.open = None;
-                self.try_send(message)
+                self.try_send(message)?;
+                Ok(matches!(self.to, To::Udp(_)).then_some(error))
             }
-            sent => sent,
+            sent => sent.map(|()| None),
         }
     }
 
@@ -205,11 +205,26 @@ impl Socket {
                 self.open.insert(opened)
             }
         };
-        match open {
+        let sent = match open {
             Open::Unix(socket) => socket.send(message),
             Open::Udp(socket) => socket.send(message),
-        }
-        .map(drop)
+        };
+        sent.map(drop).map_err(|error| self.to.named(error))
+    }
+}
+
+impl To {
+    /// The error with the receiver that it is about.
+    fn named(&self, error: io::Error) -> io::Error {
+        let kind = error.kind();
+        let text = match (self, kind) {
+            (To::Unix(path), io::ErrorKind::WouldBlock) => {
+                format!("'{}': its daemon reads no lines", path.display())
+            }
+            (To::Unix(path), _) => format!("'{}': {error}", path.display()),
+            (To::Udp(address), _) => format!("{address}: {error}"),
+        };
+        io::Error::new(kind, text)
     }
 }
 
@@ -241,7 +256,8 @@ impl Output for Socket {
         for line in lines.split_inclusive(|&byte| byte == b'\n') {
             let message = line.strip_suffix(b"\n").unwrap_or(line);
             match self.send(cut(message)) {
-                Ok(()) => {}
+                Ok(None) => {}
+                Ok(Some(error)) => lost = Some((lost.map_or(0, |(count, _)| count) + 1, error)),
                 // While the daemon is not there, or takes nothing, the lines wait.
                 Err(error) if self.open.is_none() || error.kind() == io::ErrorKind::WouldBlock => {
                     return match lost {
@@ -357,6 +373,30 @@ mod tests {
     }
 
     #[test]
+    fn lines_that_no_daemon_has_received_over_udp_are_counted() {
+        let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let address = receiver.local_addr().unwrap();
+        drop(receiver);
+        let mut socket = Socket::new(To::Udp(address.to_string()));
+        assert!(matches!(socket.write(b"one\n"), Written::All));
+        let Written::Lost(1, error) = socket.write(b"two\n") else {
+            panic!("nobody has received the first line");
+        };
+        assert_eq!(
+            error.to_string(),
+            format!("{address}: Connection refused (os error 111)")
+        );
+        let receiver = UdpSocket::bind(address).unwrap();
+        assert!(matches!(socket.write(b"three\n"), Written::Lost(1, _)));
+        assert!(matches!(socket.write(b"four\n"), Written::All));
+        let mut piece = [0; 64];
+        for line in ["three", "four"] {
+            let count = receiver.recv(&mut piece).unwrap();
+            assert_eq!(&piece[..count], line.as_bytes());
+        }
+    }
+
+    #[test]
     fn a_full_socket_keeps_the_rest_for_later() {
         let folder = Folder::new();
         let path = folder.join("log");
@@ -368,6 +408,8 @@ mod tests {
             panic!("the socket has room for all");
         };
         assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+        let text = format!("'{}': its daemon reads no lines", folder.join("log").display());
+        assert_eq!(error.to_string(), text);
         assert!(done % line.len() == 0 && done < lines.len(), "{done}");
         let mut piece = vec![0; LONGEST];
         for _ in 0..done / line.len() {
