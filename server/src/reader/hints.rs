@@ -172,6 +172,24 @@ pub fn home(title: &str, key: &str) -> Option<&'static str> {
     found.map(|(home, _)| *home)
 }
 
+/// The remedy for a key that the table `title` of a handler does not have.
+pub fn in_handler(title: &str, key: &str) -> Option<String> {
+    let handler = title.strip_prefix("[site.route.")?.strip_suffix(']')?;
+    match (handler, key) {
+        ("proxy", "websocket" | "websockets" | "ws") => {
+            Some("leave it out: WebSockets pass unless 'upgrade' is false".into())
+        }
+        ("fastcgi", "strip") => {
+            Some("put a link with the name of the path into 'root', to the folder of the scripts".into())
+        }
+        _ => {
+            let mut homes = HOMES.iter().filter(|(home, _)| home.ends_with("[[site.route]]"));
+            let is_beside = INSIDE.iter().any(|(name, _)| *name == handler) && homes.any(|(_, keys)| has(keys, key));
+            is_beside.then(|| format!("it belongs beside '{handler}', into [[site.route]]"))
+        }
+    }
+}
+
 /// How to write a key that belongs into the table of a handler beside it.
 pub fn inside(route: &DeTable<'_>, key: &str, value: &DeValue<'_>) -> Option<String> {
     let belongs = |handler: &str, keys| has(keys, key) || matches!(handler, "proxy" | "fastcgi") && has(GATEWAY, key);

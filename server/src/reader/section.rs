@@ -184,6 +184,9 @@ impl<'s> Section<'s> {
 
     /// The remedy for an unknown key.
     fn hint(&self, name: &str, value: &DeValue<'_>, is_header: bool, asked: &[&str]) -> String {
+        if let Some(hint) = hints::in_handler(&self.title, name) {
+            return hint;
+        }
         if hints::is_home(&self.title)
             && let Some(hint) = hints::inside(self.table, name, value).or_else(|| hints::foreign(name))
         {

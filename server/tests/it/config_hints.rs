@@ -53,6 +53,32 @@ fn a_key_of_a_route_has_its_place_there() {
 }
 
 #[test]
+fn a_policy_belongs_beside_its_handler() {
+    for (handler, expected) in [
+        (
+            "proxy = { to = \"a:1\", headers = { X-A = \"b\" } }",
+            "headers' in [site.route.proxy]; it belongs beside 'proxy', into [[site.route]]",
+        ),
+        (
+            "files = { root = \"www\", methods = \"GET\" }",
+            "methods' in [site.route.files]; it belongs beside 'files', into [[site.route]]",
+        ),
+        (
+            "proxy = { to = \"a:1\", websocket = true }",
+            "websocket' in [site.route.proxy]; leave it out: WebSockets pass unless 'upgrade' is false",
+        ),
+        (
+            "fastcgi = { root = \"www\", to = \"a:1\", strip = true }",
+            "strip' in [site.route.fastcgi]; put a link with the name of the path into 'root', to the folder of the scripts",
+        ),
+    ] {
+        let found = mistakes(&format!("[[site]]\n[[site.route]]\n{handler}\n"));
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(found[0].ends_with(expected), "{found:?}");
+    }
+}
+
+#[test]
 fn a_key_of_a_handler_belongs_into_its_table() {
     for (route, expected) in [
         (
