@@ -1,9 +1,10 @@
 //! Steps that overlap: while the tests of one step wait, the next step compiles.
 //!
-//! Four threads work, each on one step at a time. One compiles in the target directory of the tests. One compiles in other directories,
-//! because cargo locks a directory and neither of the two keeps all cores busy. One runs tests, which mostly wait. One runs the programs that
-//! only compute. All but the tests are nice, so that the time limits of the tests do not depend on them. The thread that builds the tests is
-//! less so than the others: the sooner the tests begin, the more of their waiting is used to compile. The output of a step appears at its end.
+//! Five threads work, each on one step at a time. One compiles in the target directory of the tests. One compiles programs in directories of
+//! their own, and one checks, because cargo locks a directory and a check of one crate keeps one core busy. One runs tests, which mostly wait.
+//! One runs the programs that only compute. All but the tests are nice, so that the time limits of the tests do not depend on them. The thread
+//! that builds the tests is much less so than the others: the sooner the tests begin, the more of their waiting is used to compile. The output
+//! of a step appears at its end.
 
 use super::executables::{Built, Executable};
 use crate::step::{self, Outcome};
@@ -66,9 +67,11 @@ impl Lanes {
     }
 }
 
-/// The niceness of the thread that builds the tests, and of those that give way to it.
-const NICE: u8 = 10;
-const NICER: u8 = 13;
+/// The niceness of the thread that builds the tests; of that of computations, among which a server has clients with time limits; and of the
+/// other builds, which get a twentieth of a core that they and the tests' want.
+const NICE: u8 = 5;
+const NICER: u8 = 10;
+const NICEST: u8 = 19;
 
 static OVERLAP: AtomicBool = AtomicBool::new(false);
 
@@ -148,17 +151,23 @@ pub fn run(steps: &[Step]) -> Vec<Outcome> {
         let apart = lanes.clone();
         scope.spawn(move || {
             if !is_alone {
-                step::be_nice(NICER);
+                step::be_nice(NICEST);
             }
             for (place, step) in steps.iter().enumerate() {
-                match step.work {
-                    Work::Check(check) => {
-                        log("checks", step.name);
-                        finish(place, measured(is_alone, check));
-                        log("done", step.name);
-                    }
-                    Work::Apart(compile, lane, run) => apart.send(lane, build(place, compile, run)),
-                    Work::Compile(_) | Work::Both(..) | Work::Run(_) => {}
+                if let Work::Apart(compile, lane, run) = step.work {
+                    apart.send(lane, build(place, compile, run));
+                }
+            }
+        });
+        scope.spawn(move || {
+            if !is_alone {
+                step::be_nice(NICEST);
+            }
+            for (place, step) in steps.iter().enumerate() {
+                if let Work::Check(check) = step.work {
+                    log("checks", step.name);
+                    finish(place, measured(is_alone, check));
+                    log("done", step.name);
                 }
             }
         });
@@ -238,9 +247,9 @@ mod tests {
     }
 
     #[test]
-    fn tests_run_while_two_steps_compile() {
+    fn tests_run_while_two_steps_compile_and_one_checks() {
         // Each waits for the others, so that they end only if they run at the same time.
-        static MEETING: std::sync::Barrier = std::sync::Barrier::new(3);
+        static MEETING: std::sync::Barrier = std::sync::Barrier::new(4);
         fn meet(name: &str) -> Outcome {
             MEETING.wait();
             passed(name)
@@ -255,6 +264,10 @@ mod tests {
                 work: Work::Compile(|| meet("compile")),
             },
             Step {
+                name: "check",
+                work: Work::Check(|| meet("check")),
+            },
+            Step {
                 name: "apart",
                 work: Work::Apart(
                     || {
@@ -266,6 +279,6 @@ mod tests {
                 ),
             },
         ];
-        assert_eq!(run(&steps).len(), 3);
+        assert_eq!(run(&steps).len(), 4);
     }
 }

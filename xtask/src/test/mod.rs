@@ -55,9 +55,9 @@ pub const STEPS: &[Step] = &[
     features::step::<2>(),
     features::step::<3>(),
     features::step::<4>(),
+    of("targets", Work::Check(targets::types)),
     of("api", Work::Check(api::compare)),
     of("package", Work::Compile(crates::package)),
-    of("targets", Work::Check(targets::types)),
 ];
 
 /// Steps that run only when they are named: each takes minutes, and no change of one line needs it.
