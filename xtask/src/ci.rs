@@ -49,7 +49,7 @@ const LINTS: &[Step] = &[
     },
     Step {
         name: "clippy-tools",
-        work: Work::Check(clippy_tools),
+        work: Work::Compile(clippy_tools),
     },
 ];
 
@@ -112,11 +112,9 @@ fn clippy_mixing() -> Outcome {
     test::MIXING.lints("clippy-mixing")
 }
 
-/// Lints the programs that no integration test builds: the build of the tests has them with `cfg(test)` alone.
+/// Lints the programs that no integration test builds.
 fn clippy_tools() -> Outcome {
-    let mut command = test::checked();
-    command.args(["clippy", "-p", "xtask", "-p", "xtask-api"]);
-    linted("clippy-tools", &mut command)
+    test::TOOLS.lints("clippy-tools")
 }
 
 pub fn linted(name: &str, command: &mut Command) -> Outcome {

@@ -5,12 +5,12 @@
 //! list, are made for that alone. Rustdoc and the program use the stable toolchain, and what other steps have compiled: the nightly toolchain
 //! would compile every dependency again.
 
-use super::{LIMIT, Step, Work, checked, checked_target_dir, features, is_left_out, run};
+use super::{LIMIT, Step, TOOLS, Work, checked, checked_target_dir, features, is_left_out, run};
 use crate::root;
-use crate::step::{self, Outcome, cargo};
+use crate::step::{self, Outcome};
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
 /// The libraries that a registry gets.
@@ -71,11 +71,6 @@ fn with_lists(lints: &str, check: fn(&Path, &str) -> Vec<String>) -> Outcome {
         format!("{lints} -Zunstable-options --output-format json"),
     );
     let file = |library: &str, end: &str| documents.join(format!("{}.{end}", library.replace('-', "_")));
-    // The tests' directory has its dependencies compiled. In the other one they would take 9 s of CPU time.
-    let mut list = cargo();
-    list.args(["run", "--quiet", "--locked", "-p", "xtask-api", "--"]);
-    list.args(libraries.iter().map(|library| file(library, "json")));
-
     let mut skip = None;
     let mut runs = |command| {
         step::run(command, LIMIT, |line| {
@@ -83,7 +78,22 @@ fn with_lists(lints: &str, check: fn(&Path, &str) -> Vec<String>) -> Outcome {
             true
         })
     };
-    let made = runs(&mut rustdoc) && runs(&mut list);
+    let mut made = runs(&mut rustdoc);
+    if made {
+        // The tests' directory has its dependencies compiled. In the other one they would take 9 s of CPU time.
+        let tools = match TOOLS.executables() {
+            Ok(tools) => tools,
+            Err(outcome) => {
+                return Outcome {
+                    name: "api".into(),
+                    ..*outcome
+                };
+            }
+        };
+        let list = tools.iter().find(|tool| tool.target == "xtask-api");
+        let mut list = Command::new(&list.expect("cargo builds it").file);
+        made = runs(list.args(libraries.iter().map(|library| file(library, "json"))));
+    }
     if let Some(why) = skip {
         return Outcome::skipped("api", why);
     }

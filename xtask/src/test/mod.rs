@@ -145,6 +145,15 @@ pub static WORKSPACE: linted::Tests = linted::Tests::new("tests", || {
     command
 });
 
+/// The programs that no integration test builds. The build of the tests has them with `cfg(test)` alone, and all that is below them.
+pub static TOOLS: linted::Tests = linted::Tests::new("clippy-tools", || {
+    let mut command = cargo();
+    // With the workspace, whose features their dependencies have been built with.
+    command.args(["build", "--workspace"]).args(FEATURES);
+    command.args(excluded()).args(["--bin", "xtask", "--bin", "xtask-api"]);
+    command
+});
+
 pub fn workspace() -> Built {
     WORKSPACE.executables()
 }
