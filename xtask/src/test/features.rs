@@ -1,7 +1,8 @@
 //! The steps `features-*`: every feature compiles without the others.
 //!
-//! A check of each feature alone takes osier-web 26 runs. For each change it takes four: no feature, all, and two halves, of which each feature
-//! is in one. Each feature alone is tried once a week, and where a person names the step.
+//! A check of each feature alone takes osier-web 26 runs. For each change it takes three: no feature, and two halves, of which each feature
+//! is in one. The build of the tests has all features, but those of osier for other libraries, so osier is checked with all as well. Each
+//! feature alone is tried once a week, and where a person names the step.
 
 use super::{LIMIT, Step, Work, checked};
 use crate::step::{self, Outcome};
@@ -15,6 +16,8 @@ struct Package {
     name: &'static str,
     /// Features of every set, because the package does not compile without them.
     base: &'static str,
+    /// Whether the build of the tests lacks some features.
+    all: bool,
 }
 
 const fn package_in(step: &'static str, folder: &'static str, name: &'static str) -> Package {
@@ -23,13 +26,17 @@ const fn package_in(step: &'static str, folder: &'static str, name: &'static str
         folder,
         name,
         base: "",
+        all: false,
     }
 }
 
 const PACKAGES: [Package; 5] = [
     package_in("features-poll", "poll", "osier-poll"),
     package_in("features-http", "http", "osier-http"),
-    package_in("features-osier", "runtime", "osier"),
+    Package {
+        all: true,
+        ..package_in("features-osier", "runtime", "osier")
+    },
     // It needs a provider of cryptography.
     Package {
         base: "ring,",
@@ -56,10 +63,11 @@ fn features<const PACKAGE: usize>() -> Outcome {
         folder,
         name,
         base,
+        all,
     } = &PACKAGES[PACKAGE];
     let (mut count, mut wrong) = (0, vec![]);
     let features = tried(folder);
-    for set in sets(&features) {
+    for set in sets(&features, *all || !unchanged::is_short()) {
         let mut command = checked();
         command
             .args(["check", "--locked", "-p", name, "--lib", "--no-default-features"])
@@ -89,13 +97,14 @@ pub fn tried(folder: &str) -> Vec<String> {
     features
 }
 
-/// The sets to try: no feature, all, and each alone or the halves.
-fn sets(features: &[String]) -> Vec<String> {
+/// The sets to try: no feature, `all` of them, and each alone or the halves.
+fn sets(features: &[String], all: bool) -> Vec<String> {
     let some = match unchanged::is_short() {
         true => halves(features),
         false => features.to_vec(),
     };
-    [String::new(), features.join(",")].into_iter().chain(some).collect()
+    let all = all.then(|| features.join(","));
+    [String::new()].into_iter().chain(all).chain(some).collect()
 }
 
 /// Two sets: every other feature, and the rest.
@@ -133,7 +142,9 @@ mod tests {
 
     #[test]
     fn a_step_that_a_person_names_tries_no_feature_all_and_each_alone() {
-        assert_eq!(sets(&["a", "b", "c"].map(String::from)), ["", "a,b,c", "a", "b", "c"]);
+        let features = ["a", "b", "c"].map(String::from);
+        assert_eq!(sets(&features, true), ["", "a,b,c", "a", "b", "c"]);
+        assert_eq!(sets(&features, false), ["", "a", "b", "c"]);
     }
 
     #[test]
