@@ -137,6 +137,13 @@ pub fn run(name: &str, executables: Vec<Executable>, plan: &Plan, limit: Duratio
 /// Runs executables, each with its plan: [`AT_ONCE`] at a time, the largest ones first.
 pub fn run_each(name: &str, mut jobs: Vec<(Executable, Plan)>, limit: Duration) -> Outcome {
     let start = Instant::now();
+impl Plan {
+    /// Whether the arguments are none, or only leave tests out.
+    fn names_no_test(&self) -> bool {
+        self.args.chunks(2).all(|pair| pair[0] == "--skip")
+    }
+}
+
     jobs.sort_by_key(|(executable, _)| std::fs::metadata(&executable.file).map_or(0, |file| file.len()));
     let label = |executable: &Executable| format!("{}::{} ", executable.package(), executable.target);
     let commands = jobs
@@ -146,11 +153,11 @@ pub fn run_each(name: &str, mut jobs: Vec<(Executable, Plan)>, limit: Duration) 
     let failures = tally.failures().to_vec();
     if failures.len() <= UNSTEADY {
         for (program, test) in failures {
-            // A plan with arguments of its own names tests, or makes them more than one run.
+            // A plan that names tests would run them too, and an executable with two plans is more than one run.
             let mut with_plan = jobs.iter().filter(|(executable, _)| label(executable) == program);
             let plain = with_plan
                 .next()
-                .filter(|(_, plan)| plan.args.is_empty() && with_plan.next().is_none());
+                .filter(|(_, plan)| plan.names_no_test() && with_plan.next().is_none());
             if plain.is_some_and(|(executable, plan)| passes_alone(executable, plan, &test, limit)) {
                 tally.passed_again(&program, &test, AGAIN);
             }

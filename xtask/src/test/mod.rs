@@ -172,11 +172,18 @@ fn doc_tests() -> Outcome {
 }
 
 /// Runs the tests of the poller and of the runtime once more, on the driver for systems without epoll. Above the runtime
-/// nothing depends on the driver, so one module of osier-web's tests stands for the rest.
+/// nothing depends on the driver, so one module of osier-web's tests stands for the rest. Once a week those tests run as well that look at
+/// fibers from outside, or whose driver is the simulation.
 fn portable_driver(built: Vec<Executable>) -> Outcome {
     let portable = ("OSIER_DRIVER", "portable".to_string());
     let jobs = built.into_iter().filter_map(|executable| {
         let args = match (executable.package().as_str(), executable.target.as_str()) {
+            ("runtime", "watchdog") if unchanged::is_short() => return None,
+            ("runtime", "it") if unchanged::is_short() => DRIVERLESS
+                .iter()
+                .flat_map(|module| ["--skip", *module])
+                .map(String::from)
+                .collect(),
             ("poll" | "runtime", _) => vec![],
             ("web", "it") => vec![WEB_SMOKE.to_string()],
             _ => return None,
@@ -193,6 +200,9 @@ fn portable_driver(built: Vec<Executable>) -> Outcome {
     });
     executables::run_each("portable", jobs.collect(), LIMIT)
 }
+
+/// Modules of osier's tests that do not depend on the driver. Two of them read debug information, which takes long.
+const DRIVERLESS: [&str; 3] = ["dump::", "gdb::", "sim::"];
 
 /// The module of osier-web's tests that also runs on the portable driver.
 const WEB_SMOKE: &str = "keepalive::";
