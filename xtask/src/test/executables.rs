@@ -13,6 +13,9 @@ use std::time::{Duration, Instant};
 const AT_ONCE: usize = 2;
 const THREADS: usize = 4;
 
+/// Executables whose few tests wait for ten seconds and more: their packages and targets.
+const WAITING: [(&str, &str); 3] = [("runtime", "shutdown"), ("runtime", "watchdog"), ("web", "slow_memory")];
+
 /// How many failed tests run again, each [`AGAIN`] times: more failures are no accident.
 const UNSTEADY: usize = 8;
 const AGAIN: usize = 2;
@@ -35,6 +38,12 @@ impl Executable {
             .unwrap_or_default()
             .to_string_lossy()
             .into_owned()
+    }
+
+    /// Whether it is small and waits for long: as one of the last ones it would wait with nothing beside it.
+    fn waits(&self) -> bool {
+        let (package, target) = (self.package(), self.target.as_str());
+        WAITING.contains(&(package.as_str(), target))
     }
 
     /// Reads a message of cargo; `None` if it is about something else than a test, or an executable if `all`.
@@ -128,15 +137,6 @@ pub struct Plan {
     pub runner: Vec<&'static str>,
 }
 
-/// Runs executables with one plan.
-pub fn run(name: &str, executables: Vec<Executable>, plan: &Plan, limit: Duration) -> Outcome {
-    let jobs = executables.into_iter().map(|executable| (executable, plan.clone()));
-    run_each(name, jobs.collect(), limit)
-}
-
-/// Runs executables, each with its plan: [`AT_ONCE`] at a time, the largest ones first.
-pub fn run_each(name: &str, mut jobs: Vec<(Executable, Plan)>, limit: Duration) -> Outcome {
-    let start = Instant::now();
 impl Plan {
     /// Whether the arguments are none, or only leave tests out.
     fn names_no_test(&self) -> bool {
@@ -144,7 +144,19 @@ impl Plan {
     }
 }
 
-    jobs.sort_by_key(|(executable, _)| std::fs::metadata(&executable.file).map_or(0, |file| file.len()));
+/// Runs executables with one plan.
+pub fn run(name: &str, executables: Vec<Executable>, plan: &Plan, limit: Duration) -> Outcome {
+    let jobs = executables.into_iter().map(|executable| (executable, plan.clone()));
+    run_each(name, jobs.collect(), limit)
+}
+
+/// Runs executables, each with its plan: [`AT_ONCE`] at a time, those that wait for long first, then the largest ones.
+pub fn run_each(name: &str, mut jobs: Vec<(Executable, Plan)>, limit: Duration) -> Outcome {
+    let start = Instant::now();
+    jobs.sort_by_key(|(executable, _)| {
+        let bytes = std::fs::metadata(&executable.file).map_or(0, |file| file.len());
+        (executable.waits(), bytes)
+    });
     let label = |executable: &Executable| format!("{}::{} ", executable.package(), executable.target);
     let commands = jobs
         .iter()
@@ -286,6 +298,18 @@ mod tests {
         assert_eq!(Executable::read(&program, true), Some(executable));
         let library = message.replace(r#""executable":"/t/it-1""#, r#""executable":null"#);
         assert_eq!(Executable::read(&library, true), None);
+    }
+
+    #[test]
+    fn executables_that_wait_exist() {
+        for (package, target) in WAITING {
+            let file = crate::root()
+                .join(package)
+                .join("tests")
+                .join(target)
+                .with_extension("rs");
+            assert!(file.exists(), "{}", file.display());
+        }
     }
 
     #[test]
