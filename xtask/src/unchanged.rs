@@ -1,8 +1,9 @@
 //! Leaves out CI steps, and tests of crates, whose inputs have not changed.
 //!
 //! The inputs of a step or of a crate's tests are the crates that it builds with all crates below them, as `Cargo.lock` has them: for one of this
-//! repository its folder, for another one its version. A step has more inputs where it reads other files: those of [`RULES`]. A new
-//! toolchain is no input, so once a week every step runs (`.github/workflows/weekly.yml`). Those of [`WEEKLY`] run only then.
+//! repository its folder, for another one its version. A step has more inputs where it reads other files: those of [`RULES`]. A comment in a
+//! source is no input, but of a step that reads comments. A new toolchain is none either, so once a week every step runs
+//! (`.github/workflows/weekly.yml`). Those of [`WEEKLY`] run only then.
 //!
 //! The environment variable `OSIER_CI_BASE` names the commit to compare with, or is `none`, which runs every step. Without it, that is the
 //! commit that has landed last, which [`LANDED`] names: an old one there costs time only. If the current commit is not above it, that is the
@@ -72,6 +73,9 @@ const RULES: &[Rule] = &[
 /// have a name that a library has, and nobody makes them.)
 const WEEKLY: &[&str] = &["fuzz", "rustdoc"];
 
+/// Steps that read comments: programs in the documentation, and what clippy wants above `unsafe`.
+const READERS: &[&str] = &["clippy-mixing", "mixing-docs", "tests"];
+
 /// These programs mix other libraries with the runtime. A few use osier-web, whose behaviour has tests of its own, so its API is the input.
 const MIXING: &[&str] = &[
     "docs/internal/api/osier-web.txt",
@@ -139,12 +143,16 @@ pub fn left_out() -> LeftOut {
     let now = std::fs::read_to_string(root().join("Cargo.lock")).unwrap_or_default();
     let folders = folders();
     let is_same = |rule: &Rule| {
+        let compare = match READERS.contains(&rule.step) {
+            true => are_unchanged,
+            false => have_the_same_code,
+        };
         let inputs = below(&now, rule.packages);
         let paths: Vec<&str> = of(&folders, &inputs)
             .chain(ALWAYS)
             .chain(rule.paths.iter().copied())
             .collect();
-        below(&before, rule.packages) == inputs && are_unchanged(&base, &paths)
+        below(&before, rule.packages) == inputs && compare(&base, &paths)
     };
     let skipped = |name: &str, packages: &str| {
         let why = format!("{packages} and all below as in {base} (OSIER_CI_BASE=none runs all steps)");
@@ -166,12 +174,38 @@ pub fn left_out() -> LeftOut {
 
 /// Whether these folders and files are as in `base`, with everything that is not committed.
 fn are_unchanged(base: &str, paths: &[&str]) -> bool {
-    let mut diff = Command::new("git");
-    diff.args(["diff", "--quiet", base, "--"]).args(paths);
-    let mut new = Command::new("git");
-    new.args(["ls-files", "--others", "--exclude-standard", "--"])
-        .args(paths);
-    step::succeeds(&mut diff) && step::output(&mut new).trim().is_empty()
+    changed(base, paths).is_empty()
+}
+
+/// As [`are_unchanged`], but for comments in sources.
+fn have_the_same_code(base: &str, paths: &[&str]) -> bool {
+    changed(base, paths).iter().all(|path| {
+        let before = step::output(git("show").arg(format!("{base}:{path}")));
+        let now = std::fs::read_to_string(root().join(path)).unwrap_or_default();
+        path.ends_with(".rs") && code(&before).eq(code(&now))
+    })
+}
+
+/// The files that differ from those in `base`, and the new ones. Git must know `base`.
+fn changed(base: &str, paths: &[&str]) -> Vec<String> {
+    let list = |command: &mut Command| step::output(command.arg("--").args(paths));
+    let differing = list(git("diff").args(["--name-only", "--no-renames", base]));
+    let new = list(git("ls-files").args(["--others", "--exclude-standard"]));
+    differing.lines().chain(new.lines()).map(String::from).collect()
+}
+
+fn git(subcommand: &str) -> Command {
+    let mut git = Command::new("git");
+    git.arg(subcommand).current_dir(root());
+    git
+}
+
+/// The lines of a source, without empty ones and comments on lines of their own.
+fn code(source: &str) -> impl Iterator<Item = &str> {
+    source.lines().filter(|line| {
+        let line = line.trim_start();
+        !line.is_empty() && !line.starts_with("//")
+    })
 }
 
 /// The folders of the crates of this repository, by name.
@@ -366,6 +400,25 @@ mod tests {
             }
         }
         assert!(taken_by_all > 10, "{taken_by_all}");
+    }
+
+    #[test]
+    fn a_comment_on_a_line_of_its_own_is_no_code() {
+        let before = "//! A module.\n\nfn a() {} // one\n";
+        assert!(code(before).eq(code("//! A good module.\n// It is.\nfn a() {} // one\n\n")));
+        assert!(!code(before).eq(code("//! A module.\n\nfn a() {} // two\n")));
+        assert!(!code(before).eq(code("//! A module.\n\n#[test]\nfn a() {} // one\n")));
+    }
+
+    #[test]
+    fn a_file_that_has_changed_since_the_first_commit_is_found() {
+        let first = step::output(git("rev-list").args(["--max-parents=0", "HEAD"]));
+        let Some(first) = first.lines().next() else {
+            println!("skipped: no history");
+            return;
+        };
+        assert!(!are_unchanged(first, &["Cargo.toml"]) && !have_the_same_code(first, &["Cargo.toml"]));
+        assert!(!have_the_same_code(first, &["xtask/src/unchanged.rs"]));
     }
 
     #[test]
