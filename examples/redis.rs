@@ -1,7 +1,7 @@
 //! Redis from a handler, in blocking style.
 //!
 //! ```text
-//! cargo run --release -p osier-examples --bin redis -- [ADDR [REDIS]]
+//! cargo run --release --manifest-path mixing/Cargo.toml --bin redis -- [ADDR [REDIS]]
 //!
 //! curl localhost:8080/greeting -X PUT -d 'hello'
 //! curl localhost:8080/greeting

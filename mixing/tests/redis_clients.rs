@@ -1,7 +1,9 @@
 //! Synchronous clients on fibers: redis over Osier's streams, and unchanged, outside of the worker.
 
-use std::io::{self, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
+use std::{net, thread};
 
 use osier::net::{TcpStream, UnixStream};
 use osier_mixing::peer::Peer;
@@ -80,6 +82,82 @@ fn fifty_fibers_ask_redis_at_once() {
     });
 }
 
+/// The example, and where it listens.
+struct Example {
+    child: Child,
+    address: String,
+}
+
+impl Example {
+    fn start(redis: &str) -> Example {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_redis"));
+        command.args(["127.0.0.1:0", redis]).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let mut line = String::new();
+        let output = child.stdout.take().expect("it is piped");
+        BufReader::new(output).read_line(&mut line).unwrap();
+        let address = line.trim().strip_prefix("redis on http://");
+        let address = address.expect("it says where it listens").trim_end_matches('/').into();
+        Example { child, address }
+    }
+
+    /// The status and the body of a response.
+    fn ask(&self, method: &str, path: &str, body: &str) -> (u16, String) {
+        let mut stream = net::TcpStream::connect(&self.address).unwrap();
+        let length = body.len();
+        let head =
+            format!("{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n");
+        stream.write_all((head + body).as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("{answer:?}"));
+        (head.split(' ').nth(1).unwrap().parse().unwrap(), body.into())
+    }
+}
+
+impl Drop for Example {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn the_example_asks_redis_in_blocking_style() {
+    let server = match Peer::redis() {
+        Ok(server) => server,
+        Err(why) => return println!("skipped: {why}"),
+    };
+    let example = Example::start(&format!("unix:{}", server.socket().display()));
+    let get = |path| example.ask("GET", path, "");
+    assert_eq!(get("/greeting"), (404, "404 Not Found\n".into()));
+    assert_eq!(example.ask("PUT", "/greeting", "hello\r\nthere").0, 204);
+    assert_eq!(get("/greeting"), (200, "hello\r\nthere".into()));
+    thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| (0..10).for_each(|_| assert_eq!(example.ask("POST", "/visits", "").0, 200)));
+        }
+    });
+    assert_eq!(get("/visits"), (200, "80".into()));
+    assert_eq!(example.ask("POST", "/greeting", "").0, 502, "no number");
+    assert_eq!(
+        get("/greeting").0,
+        200,
+        "the connection is whole after an error of Redis's"
+    );
+    drop(server);
+    assert_eq!(get("/greeting").0, 502);
+}
+
+#[test]
+fn an_address_that_is_none_ends_the_example() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_redis"));
+    let output = command.args(["127.0.0.1:0", "nowhere"]).output().unwrap();
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{text}");
+    assert_eq!(text.lines().count(), 1, "{text}");
+}
+
 #[test]
 fn redis_with_its_own_connection_blocks_off_the_worker() {
     let server = match Peer::redis() {
@@ -108,22 +186,22 @@ fn a_plain_blocking_protocol_needs_nothing_at_all() {
         let (listener, address) = listen();
         osier::spawn(move || -> io::Result<()> {
             let (stream, _) = listener.accept()?;
-            let mut lines = io::BufReader::new(&stream);
+            let mut lines = BufReader::new(&stream);
             let mut line = String::new();
-            while io::BufRead::read_line(&mut lines, &mut line)? > 0 {
+            while lines.read_line(&mut line)? > 0 {
                 (&stream).write_all(line.to_uppercase().as_bytes())?;
                 line.clear();
             }
             Ok(())
         });
-        let mut stream = io::BufReader::new(TcpStream::connect(address).unwrap());
+        let mut stream = BufReader::new(TcpStream::connect(address).unwrap());
         let mut heard = String::new();
         for n in 0..100 {
             // In one piece: `writeln!` would make three packets of it, and wait for the first to be acknowledged.
             let line = format!("line {n}\n");
             stream.get_mut().write_all(line.as_bytes()).unwrap();
             heard.clear();
-            io::BufRead::read_line(&mut stream, &mut heard).unwrap();
+            stream.read_line(&mut heard).unwrap();
             assert_eq!(heard, format!("LINE {n}\n"));
         }
     });

@@ -84,6 +84,8 @@ const MIXING: &[&str] = &[
     "docs/internal/api/osier.txt",
     "docs/mixing.md",
     "examples/arena",
+    "examples/redis.rs",
+    "examples/start",
     "integrations",
     "mixing",
     "runtime/Cargo.toml",

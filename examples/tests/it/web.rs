@@ -4,7 +4,6 @@ use std::fs;
 use std::io::{Read, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::thread;
 
 use serde_json::{Value, json};
 use testkit::{Folder, Redis, php};
@@ -218,37 +217,6 @@ fn php_answers_beside_files() {
     );
 }
 
-/// A Redis server that listens on TCP, and its address. `None` if Redis is not installed.
-fn redis_server() -> Option<(Redis, String)> {
-    let port = testkit::free_port();
-    let redis = Redis::start(&["--bind", "127.0.0.1", "--port", &port.to_string()])?;
-    Some((redis, format!("127.0.0.1:{port}")))
-}
-
-#[test]
-fn redis_is_asked_in_blocking_style() {
-    let Some((server, redis)) = redis_server() else { return };
-    let mut example = Running::start(env!("CARGO_BIN_EXE_redis"), &["127.0.0.1:0", &redis]);
-    let addr = example.addr("redis on http://");
-    assert_eq!(get(&addr, "/greeting"), (404, "404 Not Found\n".into()));
-    assert_eq!(ask(&addr, "PUT", "/greeting", "text/plain", "hello\r\nthere").0, 204);
-    assert_eq!(get(&addr, "/greeting"), (200, "hello\r\nthere".into()));
-    thread::scope(|scope| {
-        for _ in 0..8 {
-            scope.spawn(|| (0..10).for_each(|_| assert_eq!(ask(&addr, "POST", "/visits", "text/plain", "").0, 200)));
-        }
-    });
-    assert_eq!(get(&addr, "/visits"), (200, "80".into()));
-    assert_eq!(ask(&addr, "POST", "/greeting", "text/plain", "").0, 502, "no number");
-    assert_eq!(
-        get(&addr, "/greeting").0,
-        200,
-        "the connection is whole after an error of Redis's"
-    );
-    drop(server);
-    assert_eq!(get(&addr, "/greeting").0, 502);
-}
-
 #[test]
 fn wrong_arguments_are_named() {
     for (program, args) in [
@@ -258,7 +226,6 @@ fn wrong_arguments_are_named() {
         (env!("CARGO_BIN_EXE_proxy"), &["127.0.0.1:0", "nowhere"]),
         (env!("CARGO_BIN_EXE_php_site"), &["127.0.0.1:0", "/none", "127.0.0.1:9"]),
         (env!("CARGO_BIN_EXE_php_site"), &["127.0.0.1:0", "/tmp", "nowhere"]),
-        (env!("CARGO_BIN_EXE_redis"), &["127.0.0.1:0", "nowhere"]),
     ] {
         let output = Command::new(program).args(args).output().unwrap();
         let text = String::from_utf8(output.stderr).unwrap();
