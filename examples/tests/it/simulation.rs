@@ -57,7 +57,7 @@ fn a_seed_finds_the_additions_that_count_twice() {
         .map(|seed| Sim::new(seed).report(wrong))
         .find(|report| report.failure.is_some())
         .expect("a seed finds it");
-    let shrunk = Sim::new(found.schedule).shrink(300, wrong).expect("it fails again");
+    let shrunk = Sim::new(found.schedule).shrink(40, wrong).expect("it fails again");
     assert!(
         shrunk.schedule.choices().unwrap() < shrunk.choices_before / 4,
         "{}",
