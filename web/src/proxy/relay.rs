@@ -78,7 +78,7 @@ impl Source for Relayed<'_> {
 pub(super) struct Relay {
     /// How much is read ahead of the client.
     pub(super) bounds: Bounds,
-    /// What the log says about a failure.
+    /// The words of the log about a failure.
     pub(super) context: Context,
 }
 

@@ -11,6 +11,7 @@ use osier_web::{Phase, Request, Router, Server, Timeouts};
 use crate::common::backend::{Backend, Conn, options, router};
 use crate::common::{Client, PATIENCE, Site, connect_narrowly, eventually, site_with};
 use crate::responder::{self, Responder};
+use crate::tls;
 
 /// The target, status, bytes and milliseconds with the backend that the observer was told.
 type Told = Arc<Mutex<Vec<(String, u16, u64, u128)>>>;
@@ -115,6 +116,31 @@ fn what_comes_after_a_pause_arrives_in_every_framing() {
             assert!(site.log.lock().unwrap().is_empty(), "{:?}", site.log);
         }
     }
+}
+
+#[test]
+fn a_response_over_tls_pauses_too() {
+    let (backend, go) = directed(|conn, go| {
+        conn.send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\none\r\n");
+        go.recv_timeout(PATIENCE).unwrap();
+        conn.send("3\r\ntwo\r\n0\r\n\r\n");
+        conn.rest();
+    });
+    let resting = |_: &mut Request<'_>| {
+        let metrics = osier::inspect::metrics().expect("inside of a runtime");
+        metrics.workers[0].resting.to_string()
+    };
+    let site = tls::site(router(backend.proxy()).get("/resting", resting), |server| server);
+    let mut asker = tls::connect(&site);
+    let mut client = tls::connect(&site);
+    client.send("GET /events HTTP/1.1\r\nHost: t\r\n\r\n");
+    eventually("the connections rest", || asker.get("/resting").text() == "2");
+    // Bytes of the next request in a record of their own.
+    client.send("GET /resting HTTP/1.1\r\n");
+    go.send(()).unwrap();
+    assert_eq!(client.reply().text(), "onetwo");
+    client.send("Host: t\r\n\r\n");
+    assert_eq!(client.reply().status, 200);
 }
 
 #[test]

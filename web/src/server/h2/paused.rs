@@ -35,7 +35,7 @@ pub(super) fn begin(stream: Stream, request: Arc<RequestHead>, mut paused: Box<P
 /// A response that has paused.
 struct Resting {
     response: Unreported,
-    /// What the request holds.
+    /// It holds the values of the request.
     paused: Box<Paused>,
     stream: Stream,
     ends: Ends,
