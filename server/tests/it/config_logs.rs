@@ -485,6 +485,14 @@ fn the_line_of_a_tunnel_comes_at_its_end_and_says_how_it_has_ended() {
 
     sites.ask("GET", "x", "/a.txt", &[]);
     assert_eq!(line_with(&sites, "lines", "/a.txt"), "/a.txt 0 10 -");
+
+    let sites = Sites::start(&format!(
+        "log = {{ file = \"log\", format = \"$path $received $bytes $tunnel_end\" }}\n{SITE}[[site.route]]\n\
+         proxy = {{ to = \"{to}\", tunnel_idle = \"100ms\" }}\n"
+    ));
+    let mut stream = tunnel_over(sites.connect().stream);
+    let _ = stream.read_to_end(&mut rest);
+    assert_eq!(line_with(&sites, "log", "/up"), "/up 0 0 idle_timeout");
 }
 
 /// The log of its configuration is opened again after a rotation, and keeps little of what a client has sent.

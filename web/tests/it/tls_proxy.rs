@@ -124,9 +124,11 @@ fn requests_pass_over_kept_connections_and_sessions_are_resumed() {
 
 #[test]
 fn a_slow_client_gets_every_byte() {
-    let backend = backend();
-    gets_every_byte(upstream(backend.addr));
-    gets_every_byte(upstream(backend.addr).http2(true));
+    let http1 = backend();
+    gets_every_byte(upstream(http1.addr));
+    // It speaks nothing else.
+    let http2 = backend_with(Acceptor::builder(LOCALHOST.identity()).alpn(["h2"]).build().unwrap());
+    gets_every_byte(upstream(http2.addr).http2(true));
 }
 
 fn gets_every_byte(builder: Builder) {
