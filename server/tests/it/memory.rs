@@ -19,8 +19,9 @@ const HEAD: usize = 30_000;
 /// The streams of a connection of HTTP/2: as many as the server allows.
 const STREAMS: u32 = 100;
 
-/// The longest time in which the server serves others again.
-pub const PATIENCE: Duration = Duration::from_secs(40);
+/// The longest time in which the server serves others again. A machine with other work takes a minute where this test alone takes four
+/// seconds.
+pub const PATIENCE: Duration = Duration::from_secs(300);
 
 const SITE: &str = "[[listen]]\naddress = \"127.0.0.1:0\"\n[[site]]\n[[site.route]]\nrespond = \"x\"\n";
 
@@ -71,10 +72,14 @@ pub fn closed_windows() -> Vec<u8> {
     bytes
 }
 
-/// The status of a request on a connection of its own. `None` if there is no answer within a second.
+/// The status of a request on a connection of its own. `None` if there is no answer for ten seconds.
 pub fn asks(address: SocketAddr) -> Option<(u16, String)> {
+    asks_for(Duration::from_secs(10), address)
+}
+
+fn asks_for(time: Duration, address: SocketAddr) -> Option<(u16, String)> {
     let mut stream = TcpStream::connect(address).ok()?;
-    stream.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
+    stream.set_read_timeout(Some(time)).unwrap();
     stream
         .write_all(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
         .ok()?;
@@ -116,10 +121,13 @@ fn attackers_cannot_exceed_the_limit_and_others_are_served_after_them() {
     let is_shed = status == 503 && answer.contains("retry-after: 1\r\n");
     assert!(status == 200 || is_shed, "{answer} {}", sites.said());
     let said = sites.said();
-    assert!(
-        said.contains("idle connections close") || said.contains("new requests get 503"),
-        "{said}"
-    );
+    // The first of them depends on who is first: the fiber that measures, or a worker that accepts.
+    let lines = [
+        "idle connections close",
+        "new requests get 503",
+        "new connections wait in the accept backlog",
+    ];
+    assert!(lines.iter().any(|line| said.contains(line)), "{said}");
     println!(
         "{} attackers, {} MiB at most of {} MiB, {status} after {waited:?}",
         attackers.len(),
@@ -139,10 +147,10 @@ fn below_the_least_limit_nothing_is_accepted_and_the_log_says_why() {
     let begun = Instant::now();
     while !sites.said().contains("new connections wait in the accept backlog") {
         assert!(begun.elapsed() < PATIENCE, "{}", sites.said());
-        let _ = asks(sites.addresses[0]);
+        let _ = asks_for(Duration::from_secs(1), sites.addresses[0]);
     }
     // Workers that were accepting already take one more.
-    while let Some((status, answer)) = asks(sites.addresses[0]) {
+    while let Some((status, answer)) = asks_for(Duration::from_secs(1), sites.addresses[0]) {
         assert_eq!(status, 503, "{answer}");
         assert!(begun.elapsed() < PATIENCE, "{}", sites.said());
     }

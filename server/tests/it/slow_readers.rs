@@ -23,7 +23,7 @@ const LENGTH: usize = 4 << 20;
 pub const LITTLE_SPACE: &str = "ulimit -v 500000";
 
 /// The longest time in which all responses are read ahead.
-const PATIENCE: Duration = Duration::from_secs(40);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// A backend that answers every request with `body`, and the number of responses that it has sent. It ends with the test's process.
 fn backend(body: Arc<Vec<u8>>) -> (SocketAddr, Arc<AtomicUsize>) {
