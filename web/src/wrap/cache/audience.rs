@@ -1,7 +1,7 @@
 //! The requests that want the response of a fetch, and the bound for fetches that no request wants.
 //!
 //! A request is a member of the audience while it waits for the response and while it receives the body. A fetch goes on without members
-//! if it gets one of the [`Places`] of its store. If none is free, the last member to leave cancels the fetch, and later requests begin
+//! if it gets one of the [`Places`] of its cache. If none is free, the last member to leave cancels the fetch, and later requests begin
 //! another. So each fetch beyond the places has a client that waits, which every limit for clients counts.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,11 +12,11 @@ use osier::sync::Interrupt;
 
 use crate::lock;
 
-/// The most fetches of a store behind stale responses, and as many whose clients have left. One client could begin any number of either, and each
+/// The most fetches of a cache behind stale responses, and as many whose clients have left. One client could begin any number of either, and each
 /// is a request at a backend.
 const PLACES: usize = 128;
 
-/// Places for fetches of a store that no client waits for. Clones share them.
+/// Places for fetches of a cache that no client waits for. Clones share them.
 #[derive(Clone, Default)]
 pub struct Places(Arc<AtomicUsize>);
 

@@ -692,13 +692,18 @@ mod tests {
                 particular: b"",
             };
             let inside: Inside = Arc::new(|_| panic!("no fiber runs the job"));
-            let Join::Lead(flight, _member) = cached.store().join(wanted, &request.headers(), osier::time::now())
-            else {
+            let join = || {
+                let now = osier::time::now();
+                cached
+                    .store()
+                    .join(wanted, &request.headers(), now, &cached.0.abandoned)
+            };
+            let Join::Lead(flight, _member) = join() else {
                 panic!("nobody else fetches");
             };
             drop(Job::new(&cached.0, &inside, request, (&flight, wanted), None));
             assert!(matches!(flight.wait(), Outcome::Failed(_)));
-            match cached.store().join(wanted, &request.headers(), osier::time::now()) {
+            match join() {
                 Join::Lead(..) => Response::new(StatusCode::OK),
                 _ => Response::new(StatusCode::CONFLICT),
             }

@@ -54,6 +54,9 @@ const OVERRIDES_BEGIN: [&str; 5] = [
 /// Ends a part of a key or of the particulars.
 const END: u8 = 0;
 
+/// The bytes of a key before its host: the space and the scheme.
+const BEFORE_HOST: usize = size_of::<u64>() + 1;
+
 /// The key and the particulars of a request.
 #[derive(Clone, Copy)]
 pub struct Wanted<'k> {
@@ -108,7 +111,7 @@ fn schemes(value: &[u8]) -> impl Iterator<Item = &[u8]> {
 
 /// Writes the targets of a request behind its host, and their spellings to `particular`. Returns `false` if a path is
 /// malformed.
-pub fn write_targets(by_sent_target: bool, request: &Request<'_>, key: &mut Vec<u8>, particular: &mut Vec<u8>) -> bool {
+fn write_targets(by_sent_target: bool, request: &Request<'_>, key: &mut Vec<u8>, particular: &mut Vec<u8>) -> bool {
     if by_sent_target && let Some(sent) = request.rewritten_from() {
         let Ok(path) = Path::parse(sent.path()) else {
             return false;
@@ -160,6 +163,14 @@ fn write_path(path: &str, query: Option<&str>, key: &mut Vec<u8>) {
 /// Writes the end of the target that the client has sent. No query has a NUL.
 pub fn end_sent_target(key: &mut Vec<u8>) {
     key.extend_from_slice(&[END; 2]);
+}
+
+/// The beginning of a key up to the end of the target that the client has sent. `None` if the key has only one target.
+pub fn sent_part(key: &[u8]) -> Option<&[u8]> {
+    let after_scheme = key.get(BEFORE_HOST..)?;
+    let end = BEFORE_HOST + after_scheme.windows(2).position(|pair| pair == [END; 2])? + 2;
+    // A query that is empty has a NUL before it.
+    Some(&key[..end + usize::from(key.get(end) == Some(&END))])
 }
 
 /// Writes the beginning of the keys of all targets of a host.

@@ -47,7 +47,7 @@
 //! While a response is fetched, other requests for it wait, on all workers, and get it as it arrives. If the response turns out to be for
 //! one client alone, each waiting request goes to the handler, and for five seconds no request waits for that resource.
 //!
-//! The fetch does not end with the client that has caused it. At most 128 fetches of a store go on behind stale responses, and at most 128 whose clients
+//! The fetch does not end with the client that has caused it. At most 128 fetches of a cache go on behind stale responses, and at most 128 whose clients
 //! have left. Beyond that, a stale response is sent without a fetch, and a fetch is cancelled when the last client that waits for it leaves.
 //!
 //! # Keys
@@ -96,7 +96,7 @@ use std::time::{Duration, Instant};
 use http::StatusCode;
 
 use self::asked::Asked;
-use self::audience::Member;
+use self::audience::{Member, Places};
 use self::entry::{Entry, Note, note_on};
 use self::fetch::Job;
 use self::flight::Outcome;
@@ -168,6 +168,10 @@ struct Inner {
     options: Options,
     space: u64,
     purgers: Option<Purgers>,
+    /// Places for fetches behind stale responses.
+    behind: Places,
+    /// Places for fetches whose clients have left. They are apart, because any client can take all of these.
+    abandoned: Places,
 }
 
 /// Room for the key of a request, kept by the thread.
@@ -197,6 +201,8 @@ impl Cache {
             space: record::checksum(options.space.as_bytes()),
             options,
             purgers: None,
+            behind: Places::default(),
+            abandoned: Places::default(),
         }))
     }
 
@@ -335,14 +341,14 @@ impl Cache {
         response
     }
 
-    /// Fetches another response behind a stale one, unless that is going on already, or as many such fetches as the store allows.
+    /// Fetches another response behind a stale one, unless that is going on already, or as many such fetches as the cache allows.
     #[cold]
     fn refresh(&self, request: &Request<'_>, handler: &Inside, wanted: Wanted<'_>, entry: &Arc<Entry>) {
-        let Some(place) = self.0.store.behind.take() else {
+        let Some(place) = self.0.behind.take() else {
             return;
         };
         let now = osier::time::coarse_now();
-        if let Join::Lead(flight, _member) = self.0.store.join(wanted, &request.headers(), now) {
+        if let Join::Lead(flight, _member) = self.0.store.join(wanted, &request.headers(), now, &self.0.abandoned) {
             let job = Job::new(&self.0, handler, request, (&flight, wanted), Some(entry));
             job.behind(place).begin();
         }
@@ -439,11 +445,16 @@ impl Cache {
         stale: Option<&Arc<Entry>>,
         now: Instant,
     ) -> Joined {
-        let Inner { store, options, .. } = &*self.0;
+        let Inner {
+            store,
+            options,
+            abandoned,
+            ..
+        } = &*self.0;
         let join = match asked::has_credentials(request, options) {
             // A response for these credentials alone says nothing about other requests.
-            true => store.join_alone(wanted),
-            false => store.join(wanted, &request.headers(), now),
+            true => store.join_alone(wanted, abandoned),
+            false => store.join(wanted, &request.headers(), now, abandoned),
         };
         match join {
             Join::Pass => Joined::Alone,

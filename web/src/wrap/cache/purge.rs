@@ -12,8 +12,8 @@
 //! The response tells how many there were. A POST, PUT, DELETE or another method that may change
 //! something removes the responses for its target, and those for the `Location` and `Content-Location`
 //! of its response if they are on the same host (RFC 9111 section 4.4). A rule that asks for the method or a
-//! cookie may lead such a request elsewhere than a GET. The responses to the GET then stay: these requests are frequent, and a search of the
-//! whole table, as a PURGE does, would cost too much for each.
+//! cookie may lead such a request elsewhere than a GET. Where the key has the target that the client has sent, its responses are found
+//! whatever the rule is, without a search of the whole table. Elsewhere the responses to the GET stay.
 
 use http::StatusCode;
 use osier_http::Head;
@@ -59,11 +59,9 @@ pub fn purge(store: &Store, (space, by_sent_target): (u64, bool), request: &Requ
         let prefixes = prefixes.each_ref().map(|prefix| [prefix, begin.as_bytes()].concat());
         store.purge(|key, _| prefixes.iter().any(|prefix| key.starts_with(prefix)))
     } else if by_sent_target {
-        let query = sent.map_or(request.query(), Head::query);
-        invalidate_target(store, space, host, path.canonical(), query)
-            + invalidate_behind_rules(store, space, host, path.canonical(), query)
+        invalidate_sent(store, space, request)
     } else {
-        invalidate_own(store, (space, false), request)
+        invalidate_own(store, space, request)
     };
     Response::new(StatusCode::OK).body(format!("{count} purged\n"))
 }
@@ -78,10 +76,13 @@ fn members(value: &[u8]) -> impl Iterator<Item = &[u8]> {
 ///
 /// # Suspends
 ///
-/// While files are removed. With `by_sent_target`, also while the table is searched, as in [`purge`].
+/// While files are removed.
 pub fn invalidate(store: &Store, (space, by_sent_target): (u64, bool), request: &Request<'_>, response: &Response) {
     let host = request.host().unwrap_or_default();
-    invalidate_own(store, (space, by_sent_target), request);
+    match by_sent_target {
+        true => invalidate_sent(store, space, request),
+        false => invalidate_own(store, space, request),
+    };
     for name in ["location", "content-location"] {
         let value = response.lookup(name).and_then(|value| str::from_utf8(value).ok());
         let Some(target) = value.and_then(|value| on_host(value, host)) else {
@@ -102,16 +103,21 @@ pub fn invalidate(store: &Store, (space, by_sent_target): (u64, bool), request: 
 }
 
 /// Removes the responses for the target of a request, of both schemes.
-fn invalidate_own(store: &Store, (space, by_sent_target): (u64, bool), request: &Request<'_>) -> usize {
-    let of = |is_https| {
-        let mut key = Vec::new();
-        key::write_host(space, is_https, request.host().unwrap_or_default(), &mut key);
-        match key::write_targets(by_sent_target, request, &mut key, &mut Vec::new()) {
-            true => store.invalidate(&key),
-            false => 0,
-        }
-    };
-    of(false) + of(true)
+fn invalidate_own(store: &Store, space: u64, request: &Request<'_>) -> usize {
+    let host = request.host().unwrap_or_default();
+    Path::parse(request.path()).map_or(0, |path| {
+        invalidate_target(store, space, host, path.canonical(), request.query())
+    })
+}
+
+/// Removes the responses for the target that the client has sent, whatever a rule has made of it, of both schemes.
+fn invalidate_sent(store: &Store, space: u64, request: &Request<'_>) -> usize {
+    let (host, sent) = (request.host().unwrap_or_default(), request.rewritten_from());
+    let query = sent.map_or(request.query(), Head::query);
+    Path::parse(sent.map_or(request.path(), Head::path)).map_or(0, |path| {
+        invalidate_target(store, space, host, path.canonical(), query)
+            + invalidate_behind_rules(store, space, host, path.canonical(), query)
+    })
 }
 
 /// Removes the responses for a target, of both schemes.
@@ -126,14 +132,13 @@ fn invalidate_target(store: &Store, space: u64, host: &str, path: &str, query: O
 
 /// Removes the responses for a target that clients send, whatever a rule has made of it, of both schemes.
 fn invalidate_behind_rules(store: &Store, space: u64, host: &str, path: &str, query: Option<&str>) -> usize {
-    let prefixes = [false, true].map(|is_https| {
-        let mut prefix = Vec::new();
-        key::write_target(space, is_https, host, path, query, &mut prefix);
-        key::end_sent_target(&mut prefix);
-        prefix
-    });
-    store.wait_for_files();
-    store.purge(|key, _| prefixes.iter().any(|prefix| key.starts_with(prefix)))
+    let of = |is_https| {
+        let mut sent = Vec::new();
+        key::write_target(space, is_https, host, path, query, &mut sent);
+        key::end_sent_target(&mut sent);
+        store.invalidate_behind_rules(&sent)
+    };
+    of(false) + of(true)
 }
 
 /// The target of a reference on the same host.

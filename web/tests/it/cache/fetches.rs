@@ -217,6 +217,33 @@ fn fetches_behind_stale_responses_are_bounded() {
     });
 }
 
+#[test]
+fn the_fetches_of_one_cache_leave_those_of_another_their_places() {
+    on_clock(|| {
+        let shared = store(|_| {});
+        let caches = ["one", "other"].map(|space| {
+            let options = Options {
+                space: space.into(),
+                ..Options::default()
+            };
+            World::of(Cache::with(shared.clone(), options), |call, _| {
+                if call >= 200 {
+                    osier::sleep(s(100));
+                }
+                answer(200, "cache-control: max-age=1, stale-while-revalidate=600", "a")
+            })
+        });
+        let all = |world: &World| {
+            (0..200).for_each(|page| _ = send(&world.client, &format!("GET /{page}")));
+            osier::sleep(Duration::from_millis(1)); // the fetches begin
+            world.calls()
+        };
+        assert_eq!(caches.each_ref().map(all), [200; 2]);
+        osier::sleep(s(2));
+        assert_eq!(caches.each_ref().map(all), [328; 2]);
+    });
+}
+
 /// Counts the calls of a handler that have not ended.
 struct Running(Arc<AtomicUsize>);
 

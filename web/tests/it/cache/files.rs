@@ -1,6 +1,6 @@
 //! Long bodies in files: bounds, restarts, failing disks, clients of different speed.
 
-use super::{World, answer, on_clock, s, send, store};
+use super::{World, answer, behind_rules, on_clock, s, send, store};
 use crate::common::backend::{Backend, pattern};
 use crate::common::{PATIENCE, site_with};
 use osier_web::wrap::cache::{Cache, Options, Store, StoreOptions};
@@ -222,6 +222,34 @@ fn a_change_right_after_a_start_removes_files() {
         assert_eq!(send(&world.client, "PURGE /b").text(), "1 purged\n");
         assert_eq!((world.stats().disk_entries, files(&folder).len()), (1, 1));
         let kept = send(&world.client, "GET /c");
+        assert!(kept.header("cache-status").unwrap().contains("hit"));
+    });
+}
+
+#[test]
+fn a_change_right_after_a_start_removes_files_behind_other_rules() {
+    let folder = Folder::new();
+    on_clock(|| {
+        let cache = Cache::new(disk_store(&folder, 10 << 20));
+        let client = behind_rules(&cache, bytes);
+        for target in ["/a", "/c"] {
+            send(&client, &format!("GET {target}"));
+        }
+        while cache.store().stats().disk_entries < 2 {
+            osier::sleep(Duration::from_millis(1));
+        }
+    });
+    on_clock(|| {
+        let cache = Cache::new(disk_store(&folder, 10 << 20)).on_purge(|_| true);
+        let client = behind_rules(&cache, bytes);
+        assert_eq!(send(&client, "POST /a").status(), 200);
+        // It waits for all files.
+        assert_eq!(send(&client, "PURGE /none*").text(), "0 purged\n");
+        assert_eq!(
+            send(&client, "GET /a").header("cache-status"),
+            Some("osier; fwd=miss; stored")
+        );
+        let kept = send(&client, "GET /c");
         assert!(kept.header("cache-status").unwrap().contains("hit"));
     });
 }

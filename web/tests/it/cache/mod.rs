@@ -392,3 +392,68 @@ fn purges() {
         assert_eq!((stranger.status().as_u16(), world.stats().entries), (403, 5));
     });
 }
+
+/// A client of `world`, behind a rule that leads each method and cookie to a target of its own.
+fn behind_rules(
+    cache: &Cache,
+    handler: impl Fn(usize, &mut Request<'_>) -> Response + Send + Sync + 'static,
+) -> Client {
+    let calls = AtomicUsize::new(0);
+    let cached = cache.around(move |request: &mut Request<'_>| handler(calls.fetch_add(1, Ordering::SeqCst), request));
+    Client::of(Server::new(move |request: &mut Request<'_>| {
+        let who = request.header_str("cookie").unwrap_or("nobody");
+        let target = format!(
+            "/{}-{who}.php?q={}",
+            request.method().to_ascii_lowercase(),
+            request.path()
+        );
+        if !request.path().starts_with("/plain") || request.method() == "POST" {
+            request.retarget(&target).expect("a target");
+        }
+        cached(request)
+    }))
+}
+
+#[test]
+fn an_unsafe_method_removes_what_its_target_has_behind_other_rules() {
+    on_clock(|| {
+        let cache = Cache::new(store(|_| {})).on_purge(|_| true);
+        let client = behind_rules(&cache, |call, _| {
+            answer(
+                200,
+                "cache-control: public, max-age=60\nlocation: /b?c",
+                &format!("{call}"),
+            )
+        });
+        let stored = ["/a", "/a?c", "/a?", "/ab", "/b?c", "/b", "/plain"];
+        let fill = || {
+            for target in stored {
+                send(&client, &format!("GET {target}"));
+                send(&client, &format!("GET {target}\ncookie: ada"));
+            }
+        };
+        // `/plain` has one response for both cookies.
+        for (change, left) in [
+            ("POST /a", "/a? /a?c /ab /b /plain"),
+            ("DELETE /a?c\ncookie: eve", "/a /a? /ab /b /plain"),
+            ("POST /plain", "/a /a? /a?c /ab /b"),
+            ("PURGE /b", "/a /a? /a?c /ab /b?c /plain"),
+            ("PURGE /*", ""),
+        ] {
+            fill();
+            assert_eq!(cache.store().stats().entries, 13, "{change}");
+            assert_eq!(send(&client, change).status(), 200);
+            let is_stored = |target: &&str| {
+                let found = ["", "\ncookie: ada"].map(|cookie| {
+                    let reply = send(&client, &format!("GET {target}\ncache-control: only-if-cached{cookie}"));
+                    reply.status() == 200
+                });
+                assert_eq!(found[0], found[1], "{change}: {target}");
+                found[0]
+            };
+            let mut found: Vec<&str> = stored.iter().copied().filter(is_stored).collect();
+            found.sort_unstable();
+            assert_eq!(found.join(" "), left, "{change}");
+        }
+    });
+}

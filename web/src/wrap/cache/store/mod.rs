@@ -146,10 +146,6 @@ pub struct Store {
     next: AtomicU64,
     /// Bytes in memory of bodies that are being received.
     held: AtomicU64,
-    /// Places for fetches behind stale responses.
-    pub(super) behind: Places,
-    /// Places for fetches whose clients have left. They are apart, because any client can take all of these.
-    abandoned: Places,
     disk: Option<Arc<Disk>>,
     on_disk: Mutex<Queue>,
     /// Whether the search for the files of earlier processes has begun.
@@ -210,8 +206,6 @@ impl Store {
             hasher: RandomState::new(),
             next: AtomicU64::new(0),
             held: AtomicU64::new(0),
-            behind: Places::default(),
-            abandoned: Places::default(),
             on_disk: Mutex::new(Queue::new(options.disk_size)),
             has_begun: AtomicBool::new(disk.is_none()),
             invalid: Mutex::new(disk.as_ref().map(|_| HashSet::new())),
@@ -326,8 +320,8 @@ impl Store {
         }
     }
 
-    /// Decides who fetches.
-    pub(super) fn join(&self, wanted: Wanted<'_>, headers: &Headers<'_>, now: Instant) -> Join {
+    /// Decides who fetches. A fetch whose clients have left goes on in one of the places `abandoned`.
+    pub(super) fn join(&self, wanted: Wanted<'_>, headers: &Headers<'_>, now: Instant, abandoned: &Places) -> Join {
         let mut table = self.shard(wanted.hash).lock();
         let resource = table.resource(wanted);
         let is_marked = |until: Option<Instant>| until.is_some_and(|until| now < until);
@@ -347,19 +341,19 @@ impl Store {
         let mut names: Vec<Box<str>> = names.map(|(name, _)| name.clone()).collect();
         names.sort_unstable();
         names.dedup();
-        let (flight, member) = Flight::begin(wanted, Some(key::select(names, headers)), &self.abandoned);
+        let (flight, member) = Flight::begin(wanted, Some(key::select(names, headers)), abandoned);
         resource.flights.push(Arc::clone(&flight));
         Join::Lead(flight, member)
     }
 
     /// Begins a fetch for which no other request waits. A purge or an unsafe method finds it as any other.
-    pub(super) fn join_alone(&self, wanted: Wanted<'_>) -> Join {
+    pub(super) fn join_alone(&self, wanted: Wanted<'_>, abandoned: &Places) -> Join {
         let mut table = self.shard(wanted.hash).lock();
         let resource = table.resource(wanted);
         if resource.has_most_flights(true) {
             return Join::Pass;
         }
-        let (flight, member) = Flight::begin(wanted, None, &self.abandoned);
+        let (flight, member) = Flight::begin(wanted, None, abandoned);
         resource.flights.push(Arc::clone(&flight));
         Join::Lead(flight, member)
     }
@@ -493,6 +487,26 @@ impl Store {
         let count = gone.len();
         self.add(hash, Count::Purged, count);
         self.dispose(gone);
+        count
+    }
+
+    /// Does the same for all keys that have this target that clients have sent, whatever code before the cache has made of it.
+    ///
+    /// # Suspends
+    ///
+    /// As [`invalidate`](Store::invalidate).
+    pub(super) fn invalidate_behind_rules(&self, sent: &[u8]) -> usize {
+        if !self.note_invalid(self.hash(sent)) {
+            self.wait_for_files();
+        }
+        let mut all = Vec::new();
+        for shard in &self.shards {
+            let gone = shard.lock().clear_behind_rules(sent);
+            shard.counts[Count::Purged as usize].fetch_add(gone.len() as u64, Ordering::Relaxed);
+            all.extend(gone);
+        }
+        let count = all.len();
+        self.dispose(all);
         count
     }
 

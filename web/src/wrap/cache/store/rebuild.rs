@@ -1,7 +1,7 @@
 //! Fills the table with the files of earlier processes, on a fiber, while requests are answered already.
 //!
 //! A response that becomes invalid meanwhile must not come back. A purge waits for the end of the rebuilding. An unsafe
-//! method notes the hash of its key before it takes the lock of the shard. A file is compared with the notes under that
+//! method notes the hash of its key, and that of the target that its client has sent, before it takes the lock of the shard. A file is compared with the notes under that
 //! lock. So either the file finds the note, or the unsafe method finds the entry.
 
 use std::collections::HashSet;
@@ -11,7 +11,7 @@ use std::time::SystemTime;
 
 use super::super::disk::Disk;
 use super::super::entry::{Entry, Meta, Stored};
-use super::super::key::Wanted;
+use super::super::key::{Wanted, sent_part};
 use super::super::record::Record;
 use super::Store;
 use crate::lock;
@@ -125,7 +125,10 @@ impl Store {
             let is_known = entries
                 .iter()
                 .any(|known| known.meta.particular == entry.meta.particular && known.meta.varies == entry.meta.varies);
-            let is_invalid = self.invalid().as_ref().is_some_and(|invalid| invalid.contains(&hash));
+            let sent = sent_part(&record.key).map(|sent| self.hash(sent));
+            let is_noted =
+                |invalid: &HashSet<u64>| invalid.contains(&hash) || sent.is_some_and(|sent| invalid.contains(&sent));
+            let is_invalid = self.invalid().as_ref().is_some_and(is_noted);
             !is_known && !is_invalid && table.make_room(bytes, &mut gone) && {
                 table.insert(wanted, &entry, bytes);
                 true

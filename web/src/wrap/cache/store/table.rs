@@ -1,13 +1,14 @@
 //! The table of one shard: the entries and the flights under each key. The lock of the shard guards it.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
+use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Instant;
 
 use super::super::entry::Entry;
 use super::super::flight::Flight;
-use super::super::key::Wanted;
+use super::super::key::{Wanted, sent_part};
 use super::super::queue::{Queue, Slot};
 
 /// Most entries of one resource.
@@ -25,6 +26,9 @@ const MARKED: usize = 2048;
 #[derive(Default)]
 pub struct Table {
     pub resources: HashMap<u64, Resource, BuildHasherDefault<IdentityHasher>>,
+    /// The keys of those resources that code before the cache has led requests to, in order. They begin with the target that clients
+    /// have sent.
+    behind_rules: BTreeMap<Arc<[u8]>, u64>,
     pub queue: Queue,
     /// Resources that were marked, the oldest first.
     marked: VecDeque<u64>,
@@ -110,16 +114,39 @@ impl Table {
         let is_other = |known: &Resource| *known.key != *wanted.key;
         if self.resources.get(&wanted.hash).is_some_and(is_other) {
             self.clear(wanted.hash);
-            self.resources.remove(&wanted.hash);
+            self.remove(wanted.hash);
         }
-        self.resources.entry(wanted.hash).or_insert_with(|| Resource {
-            key: wanted.key.into(),
-            entries: Vec::new(),
-            flights: Vec::new(),
-            passes: None,
-            passes_with_cookie: None,
-            failing: None,
+        self.resources.entry(wanted.hash).or_insert_with(|| {
+            let key: Arc<[u8]> = wanted.key.into();
+            if sent_part(&key).is_some() {
+                self.behind_rules.insert(Arc::clone(&key), wanted.hash);
+            }
+            Resource {
+                key,
+                entries: Vec::new(),
+                flights: Vec::new(),
+                passes: None,
+                passes_with_cookie: None,
+                failing: None,
+            }
         })
+    }
+
+    fn remove(&mut self, hash: u64) {
+        if let Some(resource) = self.resources.remove(&hash) {
+            self.behind_rules.remove(&resource.key);
+        }
+    }
+
+    /// Takes out all entries of the resources whose keys have this target that clients have sent, as [`clear`](Table::clear) does.
+    pub fn clear_behind_rules(&mut self, sent: &[u8]) -> Vec<Arc<Entry>> {
+        let keys = self
+            .behind_rules
+            .range::<[u8], _>((Bound::Included(sent), Bound::Unbounded));
+        let keys = keys.take_while(|(key, _)| key.starts_with(sent));
+        let keys = keys.filter(|(key, _)| sent_part(key) == Some(sent));
+        let hashes: Vec<u64> = keys.map(|(_, hash)| *hash).collect();
+        hashes.into_iter().flat_map(|hash| self.clear(hash)).collect()
     }
 
     pub fn find(&self, slot: &Slot) -> Option<&Entry> {
@@ -218,7 +245,7 @@ impl Table {
             resource.entries.is_empty() && resource.flights.is_empty() && !has_marks
         };
         if self.resources.get(&hash).is_some_and(is_empty) {
-            self.resources.remove(&hash);
+            self.remove(hash);
         }
     }
 }
