@@ -84,7 +84,7 @@ pub(crate) mod written;
 use std::io;
 use std::mem;
 use std::net::{Shutdown, SocketAddr};
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
@@ -220,17 +220,17 @@ impl Conn {
         local: &Rc<Local>,
         peer: SocketAddr,
     ) -> io::Result<Stream> {
-        Conn::begin_as(Protocol::Http1, takeover, end, local, peer)
+        Conn::begin_as(Protocol::Http1, takeover, end, local, peer).map(|(theirs, _)| theirs)
     }
 
-    /// [`begin_with`](Conn::begin_with), counted as a connection of `protocol`.
+    /// Does the same, counted as a connection of `protocol`. Returns also the connection as its worker sees it.
     pub(crate) fn begin_as(
         protocol: Protocol,
         (takeover, extensions): (Takeover, Extensions),
         end: End,
         local: &Rc<Local>,
         peer: SocketAddr,
-    ) -> io::Result<Stream> {
+    ) -> io::Result<(Stream, Weak<Link>)> {
         let worker = &local.worker;
         let (ours, theirs) = UnixStream::pair()?;
         let ours = Stream::from(ours);
@@ -243,13 +243,14 @@ impl Conn {
         worker.server.arrived(worker.index);
         let link = worker.link(ours.into(), peer);
         link.speaks(protocol);
+        let weak = Rc::downgrade(&link);
         let conn = Box::new(Conn {
             link,
             local: local.clone(),
             stage: Some(Box::new(Stage::Begins(takeover, extensions, end))),
         });
         osier::dormant::park_local(conn, Some(osier::time::coarse_now()))?;
-        Ok(theirs.into())
+        Ok((theirs.into(), weak))
     }
 
     /// Reads the first bytes of a request, or notices that the client is gone.

@@ -617,7 +617,7 @@ fn a_tunnel_of_small_records_over_tls_leaves_others_their_turns() {
 }
 
 /// Sends why each tunnel of the server has ended.
-fn telling(server: Server) -> (Server, mpsc::Receiver<&'static str>) {
+pub fn telling(server: Server) -> (Server, mpsc::Receiver<&'static str>) {
     let (tell, told) = mpsc::channel();
     let server = server.on_request(move |served| {
         let tell = tell.clone();

@@ -168,7 +168,7 @@ impl Link {
     }
 
     /// Whether it ends because its place or its memory is needed.
-    #[cfg(feature = "ws")]
+    #[cfg(any(feature = "h2", feature = "ws"))]
     pub(crate) fn is_evicted(&self) -> bool {
         self.phase.get() == Phase::Ended(CloseReason::Evicted)
     }

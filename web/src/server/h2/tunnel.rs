@@ -14,7 +14,7 @@
 use std::cell::Cell;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr};
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
@@ -22,11 +22,13 @@ use http::Extensions;
 use osier::dormant::{AfterBurst, Cause, Dormant};
 use osier::net;
 
+use crate::conn::close::CloseReason;
 use crate::conn::log::record::{Level, Record};
 use crate::conn::server_state::ServerState;
 use crate::conn::stream::ClientStream;
 use crate::conn::trailers::Trailers;
 use crate::conn::upgrade::Takeover;
+use crate::conn::worker::Link;
 use crate::conn::{Conn, End};
 use crate::server::h2::stream::Stream;
 
@@ -38,8 +40,8 @@ pub(super) fn begin(stream: &Stream, takeover: Takeover, extensions: Extensions)
     let shared = &stream.shared;
     let (protocol, peer) = (shared.link.info().protocol, shared.link.peer());
     let begun = Conn::begin_as(protocol, (takeover, extensions), End::Pair, &shared.local, peer);
-    let inner = match begun {
-        Ok(inner) => inner,
+    let (inner, handler) = match begun {
+        Ok(begun) => begun,
         Err(error) => {
             complain(&shared.local.worker.server, peer, &error);
             return false;
@@ -48,6 +50,7 @@ pub(super) fn begin(stream: &Stream, takeover: Takeover, extensions: Extensions)
     let tunnel = Rc::new(Tunnel {
         stream: stream.detached(),
         inner,
+        handler,
         is_pumping: Cell::new(false),
         left: Cell::default(),
         has_client_ended: Cell::new(false),
@@ -101,6 +104,8 @@ struct Tunnel {
     stream: Stream,
     /// The end of the pair that is not the handler's.
     inner: net::Stream,
+    /// The connection of the handler's code.
+    handler: Weak<Link>,
     /// Whether a fiber copies what the client sends.
     is_pumping: Cell<bool>,
     /// Bytes of the client that the pair has not taken at once. The fiber begins with them.
@@ -134,6 +139,15 @@ impl Tunnel {
         };
         worker.give_buffers(buffers);
         is_done
+    }
+
+    /// Ends both directions of the pair. The handler's code hears why, where that is not the client.
+    fn cut(&self) {
+        let client = &self.stream.shared.link;
+        if let (true, Some(handler)) = (client.is_evicted(), self.handler.upgrade()) {
+            handler.leaves_protocol(CloseReason::Evicted);
+        }
+        let _ = self.inner.shutdown(Shutdown::Both);
     }
 
     /// Copies what the client has sent, soon.
@@ -198,12 +212,11 @@ impl Pumping {
             false => left.read(into),
         };
         let copied = self.tunnel.copy(read, |bytes| { inner }.write_all(bytes));
-        let how = match copied {
+        match copied {
             Ok(false) => return,
-            Ok(true) => Shutdown::Write,
-            Err(_) => Shutdown::Both,
-        };
-        let _ = inner.shutdown(how);
+            Ok(true) => _ = inner.shutdown(Shutdown::Write),
+            Err(_) => self.tunnel.cut(),
+        }
         self.tunnel.has_client_ended.set(true);
         osier::dormant::wake(inner);
     }
@@ -214,7 +227,7 @@ impl Drop for Pumping {
         self.tunnel.is_pumping.set(false);
         // There was no stack for it.
         if !self.has_run.get() {
-            let _ = self.tunnel.inner.shutdown(Shutdown::Both);
+            self.tunnel.cut();
         }
     }
 }
@@ -264,6 +277,6 @@ impl Dormant for ToClient {
 impl Drop for ToClient {
     /// The fiber of the other direction may wait for the handler's code.
     fn drop(&mut self) {
-        let _ = self.tunnel.inner.shutdown(Shutdown::Both);
+        self.tunnel.cut();
     }
 }

@@ -55,7 +55,10 @@ impl Client {
     }
 
     pub fn with(addr: SocketAddr, limits: &Limits) -> Client {
-        let stream = TcpStream::connect(addr).expect("the server listens");
+        Client::over(TcpStream::connect(addr).expect("the server listens"), limits)
+    }
+
+    pub fn over(stream: TcpStream, limits: &Limits) -> Client {
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.set_write_timeout(Some(PATIENCE)).unwrap();
         stream.set_nodelay(true).unwrap();

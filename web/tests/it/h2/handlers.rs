@@ -4,7 +4,8 @@ use std::io::{Read, Write};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use osier_http::h2::{ErrorCode, Outgoing, StreamId};
+use osier::memory::{self, Account};
+use osier_http::h2::{ErrorCode, Limits, Outgoing, StreamId};
 use osier_web::compress::Compress;
 use osier_web::files::Files;
 use osier_web::{Http2Limits, Protocol, Request, Response, Route, Router, Server, fastcgi, sse, wrap, ws};
@@ -14,8 +15,10 @@ use super::client::Client;
 use super::router;
 use crate::common::backend::{Backend, pattern, serve, serve_large};
 use crate::common::folder::{decoded, prose};
-use crate::common::{PATIENCE, eventually, site, site_with};
+use crate::common::{PATIENCE, connect_narrowly, eventually, site, site_with};
 use crate::masked;
+use crate::memory::in_a_small_child;
+use crate::proxy_tunnel::telling;
 use crate::responder::{self, Responder};
 
 #[test]
@@ -317,6 +320,32 @@ impl ws::Callbacks for Echo {
     fn on_message(&mut self, message: ws::Message, sender: &ws::Sender) {
         sender.send(message);
     }
+}
+
+#[test]
+fn a_tunnel_in_a_stream_says_so_if_its_connection_is_closed_because_memory_is_short() {
+    let name = "h2::handlers::a_tunnel_in_a_stream_says_so_if_its_connection_is_closed_because_memory_is_short";
+    in_a_small_child(name, || {
+        let backend = Backend::start(|_, conn| {
+            conn.head().expect("a request");
+            conn.send("HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n");
+            while conn.send([b'x'; 1 << 16]) {}
+        });
+        let (server, told) = telling(Server::new(Router::new().fallback(backend.proxy().handler())));
+        let site = site_with(1, server, |server| server.bind("127.0.0.1:0"));
+        // The socket is full before the windows are.
+        let limits = Limits {
+            stream_window: 16 << 20,
+            connection_window: 16 << 20,
+            ..Limits::default()
+        };
+        let mut client = Client::over(connect_narrowly(site.addr), &limits);
+        let stream = open_websocket(&mut client, "/");
+        client.until("200", |client| client.replies[&stream].status == 200);
+        let all = Account::named("greedy").charge(memory::limit().expect("the child has one"));
+        assert_eq!(told.recv_timeout(PATIENCE), Ok("evicted"));
+        drop((client, all));
+    });
 }
 
 #[test]
