@@ -375,6 +375,9 @@ impl<'c> From<&'c Memory> for Sink<'c> {
     }
 }
 
+/// Bytes that a stream of HTTP/2 gets at once, and waits with, where it has no room for more.
+const STREAM_PIECE: usize = 16 << 10;
+
 impl Sink<'_> {
     /// Notes that a write has failed. If it has timed out, the close of the socket will be a reset.
     #[cold]
@@ -399,7 +402,14 @@ impl Sink<'_> {
             Sink::Transport(transport) => transport,
             Sink::Stream(stream) => {
                 stream.write(first)?;
-                return stream.write(second);
+                let mut left = second;
+                while !left.is_empty() {
+                    let (piece, rest) = left.split_at(stream.room().max(STREAM_PIECE).min(left.len()));
+                    stream.write(piece)?;
+                    *sent += piece.len() as u64;
+                    left = rest;
+                }
+                return Ok(());
             }
             Sink::Memory(memory) => {
                 memory.write(first)?;

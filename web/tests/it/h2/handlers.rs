@@ -1,7 +1,7 @@
 //! Handlers that know nothing of HTTP/2: files, compression, events, WebSockets, the proxy.
 
 use std::io::{Read, Write};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 use osier::memory::{self, Account};
@@ -296,6 +296,23 @@ fn a_websocket_in_a_stream_counts_as_one_over_http2() {
     assert_eq!((of(Protocol::H2c), of(Protocol::Http1)), (2, 0));
     drop(client);
     eventually("nothing is left", || site.connections.count() + of(Protocol::H2c) == 0);
+}
+
+#[test]
+fn a_body_in_memory_whose_client_leaves_is_told_with_the_bytes_that_have_passed() {
+    let (tell, told) = mpsc::channel();
+    let server = Server::new(router()).on_request(move |served| _ = tell.send(served.bytes()));
+    let site = site_with(1, server, |server| server.bind("127.0.0.1:0"));
+    let mut client = Client::connect(site.addr);
+    let stream = client.begin("GET", "/big/1000000", &[], true);
+    client.stalled.push(stream);
+    client.until("the window is used up", |client| {
+        client.replies[&stream].body.len() == 65_535
+    });
+    drop(client);
+    // The piece that waits for the window does not count.
+    let passed = told.recv_timeout(PATIENCE).expect("a report");
+    assert!((65_535 - (16 << 10)..=65_535).contains(&passed), "{passed}");
 }
 
 fn open_websocket(client: &mut Client, path: &str) -> StreamId {
