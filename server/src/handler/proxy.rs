@@ -4,6 +4,9 @@ use std::io;
 use std::path::PathBuf;
 
 use ipnet::IpNet;
+use osier_web::files::{CacheLimits, Files, Options as FileOptions};
+use osier_web::http::StatusCode;
+use osier_web::path::Path as UrlPath;
 use osier_web::proxy::{self, Host, Options, Redirects};
 use osier_web::upstream::Upstream;
 use osier_web::{Answer, Request, Response};
@@ -23,6 +26,60 @@ pub struct Proxy {
     options: Options,
     /// Clients whose `X-Forwarded-*` fields are believed.
     trust: Vec<IpNet>,
+    internal: Option<Internal>,
+}
+
+/// The files that backends name in `X-Accel-Redirect`.
+#[derive(Debug, Clone, PartialEq)]
+struct Internal {
+    root: PathBuf,
+    /// The beginning of their paths, without a slash at its end.
+    prefix: String,
+}
+
+impl Internal {
+    fn read(table: &Section<'_>) -> Option<Internal> {
+        let root = table.folder("internal_root");
+        let at = table.key("internal_path");
+        let prefix = table.parsed("internal_path", |text| {
+            let path = UrlPath::parse(text).map_err(|error| error.reason())?;
+            Ok::<_, &str>(path.canonical().trim_end_matches('/').to_owned())
+        });
+        if let (Some(at), None) = (at, table.key("internal_root")) {
+            let text = "'internal_path' needs 'internal_root', the folder of the files";
+            table.source().problem(&at, text);
+        }
+        let prefix = prefix.map_or(String::new(), |prefix| prefix.value);
+        root.map(|root| Internal { root, prefix })
+    }
+
+    /// Opens the folder. Its files are sent as they are.
+    fn open(&self, resources: &Resources) -> io::Result<impl Fn(&Request<'_>, &str) -> Response + Send + Sync + use<>> {
+        let options = FileOptions {
+            precompressed: false,
+            compress: None,
+            may_be_missing: true,
+            cache: CacheLimits {
+                entries: 0,
+                bytes: 0,
+                files: 0,
+                compressed: 0,
+            },
+            ..FileOptions::default()
+        };
+        let say = resources.say.clone();
+        let files = Files::with(&self.root, options)?.on_log(move |line| say.warning(line));
+        let prefix = self.prefix.clone();
+        Ok(move |request: &Request<'_>, path: &str| {
+            let below = UrlPath::parse(path).ok().and_then(|path| path.strip_prefix(&prefix));
+            let below = below.and_then(|below| UrlPath::parse(below).ok());
+            let name = below.as_ref().and_then(UrlPath::file_name);
+            name.map_or_else(
+                || Response::plain(StatusCode::NOT_FOUND),
+                |name| files.answer_with(request, name),
+            )
+        })
+    }
 }
 
 impl Proxy {
@@ -30,7 +87,10 @@ impl Proxy {
     fn build(&self, resources: &Resources) -> io::Result<proxy::Proxy> {
         let upstream = self.backends.build(resources, Upstream::builder)?;
         resources.upgrade.upstream(&upstream);
-        let proxy = proxy::Proxy::with(upstream, self.options.clone());
+        let mut proxy = proxy::Proxy::with(upstream, self.options.clone());
+        if let Some(internal) = &self.internal {
+            proxy = proxy.on_internal(internal.open(resources)?);
+        }
         if self.trust.is_empty() {
             return Ok(proxy);
         }
@@ -52,6 +112,7 @@ impl Configured for Proxy {
                     backends: Backends::one(server.value),
                     options: Options::default(),
                     trust: Vec::new(),
+                    internal: None,
                 });
             }
             Form::Table(table) => table,
@@ -93,13 +154,16 @@ impl Configured for Proxy {
             backends: Backends::read(&table, &timeouts, true),
             options,
             trust: values(table.parsed_list("trust", net)),
+            internal: Internal::read(&table),
         };
         table.finish();
         Some(proxy)
     }
 
     fn paths(&mut self) -> Vec<(Touch, &mut PathBuf)> {
-        self.backends.sockets().collect()
+        let internal = self.internal.as_mut();
+        let internal = internal.map(|internal| (Touch::Read, &mut internal.root));
+        internal.into_iter().chain(self.backends.sockets()).collect()
     }
 
     fn spools(&self) -> Option<Spools> {

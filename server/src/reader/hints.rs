@@ -31,7 +31,7 @@ const INSIDE: [(&str, &str); 7] = [
     ("files", "root index listing spa hidden precompressed symlinks strip"),
     (
         "proxy",
-        "to host strip redirects forwarded trust upgrade tunnel_idle tunnel_half_closed http2 ca verify sni cert key",
+        "to host strip redirects forwarded trust upgrade tunnel_idle tunnel_half_closed http2 ca verify sni cert key internal_root internal_path",
     ),
     (
         "fastcgi",

@@ -46,6 +46,12 @@ fn serve(mut stream: TcpStream) {
         }
         return;
     }
+    if let Some(path) = head.lines().find_map(|line| line.strip_prefix("x-file: ")) {
+        let fields = "Content-Type: text/own\r\nX-Own: 1\r\nContent-Length: 4\r\nConnection: close\r\n";
+        let answer = format!("HTTP/1.1 200 OK\r\nX-Accel-Redirect: {path}\r\n{fields}\r\nnone");
+        let _ = stream.write_all(answer.as_bytes());
+        return;
+    }
     if head.starts_with("GET /events ") {
         let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\ndata: 1\n\n");
         // Sends nothing more, until the client has gone.
@@ -119,6 +125,67 @@ fn requests_reach_the_application() {
     let sites = Sites::start(&file(nobody, ""));
     let reply = sites.get("x.example", "/a");
     assert_eq!((reply.status, reply.text()), (502, "<h1>lost</h1>"));
+}
+
+#[test]
+fn a_file_that_the_application_names_is_sent_if_the_folder_is_configured() {
+    let application = application();
+    let folder = Sites::folder();
+    std::fs::create_dir_all(folder.join("private/a b")).unwrap();
+    std::fs::write(folder.join("private/a b/file"), "secret").unwrap();
+    std::fs::write(folder.join("outside"), "outside").unwrap();
+    std::os::unix::fs::symlink("../outside", folder.join("private/link")).unwrap();
+    let proxy = |path: &str, more: &str| {
+        format!("[[site.route]]\npath = \"/{path}\"\nproxy = {{ to = \"{application}\"{more} }}\n")
+    };
+    let text = [
+        "[[site]]\ndefault = true\n",
+        &proxy(
+            "below",
+            ", internal_root = \"private\", internal_path = \"/protected/\"",
+        ),
+        &proxy("all", ", internal_root = \"private\""),
+        &proxy("none", ""),
+    ]
+    .concat();
+    let sites = Sites::start_in(folder, &text);
+    for (path, named, status, body) in [
+        ("/all", "/a%20b/file", 200, "secret"),
+        ("/all", "/%61%20b//file?x", 200, "secret"),
+        ("/below", "/protected/a%20b/file", 200, "secret"),
+        ("/below", "/protectedx/a%20b/file", 404, ""),
+        ("/below", "/a%20b/file", 404, ""),
+        ("/below", "/protected", 404, ""),
+        ("/below", "/protected/%2561%20b/file", 404, ""),
+        ("/below", "/protected/../protected/a%20b/file", 502, ""),
+        ("/all", "/a%20b", 404, ""),
+        ("/all", "/link", 404, ""),
+        ("/all", "/%2e%2e/outside", 502, ""),
+        ("/all", "//outside", 404, ""),
+        ("/all", "https://evil.example/", 502, ""),
+    ] {
+        let reply = sites.ask("GET", "x", path, &[&format!("x-file: {named}")]);
+        assert_eq!(reply.status, status, "{path} {named}: {}", reply.text());
+        assert_eq!(reply.field("x-accel-redirect"), None, "{named}");
+        assert_eq!(reply.field("location"), None, "{named}");
+        if status == 200 {
+            assert_eq!(
+                (reply.text(), reply.field("content-type")),
+                (body, Some("text/own")),
+                "{named}"
+            );
+        }
+    }
+    assert!(
+        sites
+            .said()
+            .contains("the backend names /protectedx/a b/file, which cannot be sent"),
+        "{}",
+        sites.said()
+    );
+    // Another server may be the one that the field is for.
+    let reply = sites.ask("GET", "x", "/none", &["x-file: /a"]);
+    assert_eq!((reply.text(), reply.field("x-accel-redirect")), ("none", Some("/a")));
 }
 
 #[test]

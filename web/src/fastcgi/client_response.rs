@@ -22,13 +22,8 @@ use crate::conn::ignoring_case::begins;
 use crate::conn::log::record::Level;
 use crate::conn::output::Outlet;
 use crate::files::{Access, Files};
+use crate::upstream::named;
 use crate::{Body, Request, Response};
-
-/// The backend's fields that describe a file that it names. They are sent only with the file.
-const OF_FILE: [&str; 2] = ["content-type", "content-disposition"];
-
-/// The backend's fields that go into a response made in place of its own.
-const OF_RESPONSE: [&str; 3] = ["cache-control", "expires", "set-cookie"];
 
 /// A file that the backend wants sent.
 struct NamedFile<'s> {
@@ -151,47 +146,23 @@ impl FastCgi {
     /// While the disk is read, if the kernel's cache is not enough.
     fn send_file(&self, request: &mut Request<'_>, head: &cgi::Head<'_>, file: NamedFile<'_>) -> Response {
         if let Some(internal) = &self.internal {
-            let mut response = internal(request, &file.path);
-            for (name, value) in named(head, &OF_FILE).chain(named(head, &OF_RESPONSE)) {
-                response = response.header(name, value);
-            }
-            return response;
+            let response = internal(request, &file.path);
+            let is_file = response.status().is_success();
+            return named::described(response, is_file, head.fields());
         }
         let status = StatusCode::from_u16(head.status()).expect("cgi::Head has checked it");
-        let mut response = match &file.name {
+        let response = match &file.name {
             Some(name) => file.files.answer_as(status, request, name),
             None => Response::plain(StatusCode::NOT_FOUND),
         };
         let given = response.status();
         let is_file = given == status || given == StatusCode::PARTIAL_CONTENT;
-        response.of_backend = is_file;
-        // The Content-Type of several ranges is `multipart/byteranges`; each part has that of the file.
-        let is_in_parts = given == StatusCode::PARTIAL_CONTENT && response.lookup("content-range").is_none();
-        if is_file && !is_in_parts {
-            for (name, value) in named(head, &OF_FILE) {
-                response = response.header(name, value);
-            }
-        }
-        if is_file || given == StatusCode::NOT_MODIFIED {
-            for (name, value) in named(head, &OF_RESPONSE) {
-                response = response.header(name, value);
-            }
-        }
         if matches!(given, StatusCode::NOT_FOUND | StatusCode::FORBIDDEN) && given != status {
             let what = format_args!("{given}: the backend names {}, which cannot be sent", file.path);
             stderr_of(request).say(Level::Error, what);
         }
-        response
+        named::described(response, is_file, head.fields())
     }
-}
-
-/// The fields of the backend's head that have one of `names`.
-fn named<'h>(
-    head: &cgi::Head<'h>,
-    names: &'static [&'static str],
-) -> impl Iterator<Item = (&'h str, &'h [u8])> + use<'h> {
-    head.fields()
-        .filter(|(name, _)| names.iter().any(|known| known.eq_ignore_ascii_case(name)))
 }
 
 /// Gives `response` a body that has been received as a whole. A body that is longer than the announced length is cut.

@@ -32,6 +32,7 @@ mod exchange;
 mod failure;
 pub(crate) mod forwarded;
 mod grpc;
+mod internal;
 mod outgoing;
 mod redirect;
 mod relay;
@@ -153,6 +154,7 @@ struct Settings {
     /// The canonical form of [`Options::strip`], and its replacement.
     prefix: Option<(String, String)>,
     trust: Option<Trust>,
+    internal: Option<internal::Internal>,
     limits: Limits,
     spool: Arc<spool::Limits>,
 }
@@ -275,6 +277,7 @@ impl Proxy {
             options,
             prefix,
             trust: None,
+            internal: None,
             limits,
         }))
     }
@@ -290,6 +293,41 @@ impl Proxy {
     pub fn trust(self, trust: impl Fn(IpAddr) -> bool + Send + Sync + 'static) -> Proxy {
         let mut settings = Arc::into_inner(self.0).expect("a proxy is configured before it is cloned");
         settings.trust = Some(Box::new(trust));
+        Proxy(Arc::new(settings))
+    }
+
+    /// Sets the handler for paths that the backend names in `X-Accel-Redirect`: its response is sent in place of the backend's. The
+    /// application decides who may have a file, and this server sends it, with ranges and conditional fields.
+    ///
+    /// ```
+    /// use osier_web::files::Files;
+    /// use osier_web::proxy::Proxy;
+    /// use osier_web::upstream::Upstream;
+    /// use osier_web::{Response, http::StatusCode};
+    ///
+    /// # let folder = std::env::temp_dir();
+    /// let (files, app) = (Files::open(folder)?, Upstream::builder("app").backend("127.0.0.1:3000".parse()?).build()?);
+    /// let proxy = Proxy::new(app).on_internal(move |request, path| match path.strip_prefix("/protected/") {
+    ///     Some(name) => files.answer_with(request, name),
+    ///     None => Response::plain(StatusCode::NOT_FOUND),
+    /// });
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// The handler gets the request and the path in its [canonical form](crate::path::Path::canonical), without a query; a value that is no
+    /// path gets 502. The response also gets the backend's Content-Type, Content-Disposition, Cache-Control, Expires and cookies. Clients do not get the fields
+    /// `X-Accel-Redirect`, `-Expires`, `-Limit-Rate` and `-Charset` of any response. A backend does not get the fields `X-Sendfile-Type` and
+    /// `X-Accel-Mapping` of clients, by which some applications choose the path; a function before the proxy may set them.
+    ///
+    /// By default there is none, and all these fields pass.
+    ///
+    /// # Panics
+    ///
+    /// If the proxy has been cloned.
+    #[must_use]
+    pub fn on_internal(self, handler: impl Fn(&Request<'_>, &str) -> Response + Send + Sync + 'static) -> Proxy {
+        let mut settings = Arc::into_inner(self.0).expect("a proxy is configured before it is cloned");
+        settings.internal = Some(Box::new(handler));
         Proxy(Arc::new(settings))
     }
 
@@ -328,6 +366,9 @@ impl Proxy {
     ///
     /// As for `answer`.
     pub fn answer_after_body(&self, request: &mut Request<'_>) -> Answer {
+        if self.0.internal.is_some() {
+            internal::take_choice(request);
+        }
         let target = match exchange::target(&self.0, request) {
             Ok(target) => target,
             Err(response) => return response.into(),
@@ -353,7 +394,11 @@ impl Proxy {
     }
 
     fn pass(&self, request: &mut Request<'_>, target: &str, sender: &mut Sender) -> Response {
-        while_client_stays(request, &mut |request| exchange::pass(&self.0, request, target, sender))
+        let response = while_client_stays(request, &mut |request| exchange::pass(&self.0, request, target, sender));
+        match &self.0.internal {
+            Some(internal) => internal::follow(internal, &self.0, request, response),
+            None => response,
+        }
     }
 }
 

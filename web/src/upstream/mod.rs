@@ -39,6 +39,7 @@ mod h2;
 mod health;
 mod keeper;
 pub(crate) mod lease;
+pub(crate) mod named;
 mod names;
 mod per_worker;
 pub(crate) mod pick;
@@ -300,7 +301,6 @@ impl Upstream {
     }
 
     /// Logs a line for the operator.
-    #[cfg(feature = "fastcgi")]
     pub(crate) fn say(&self, line: fmt::Arguments<'_>) {
         (self.0.log)(&Record::new(Level::Warning, line));
     }

@@ -4,8 +4,10 @@ use std::io::{Read, Write};
 
 use crate::common::backend::{Asked, Backend};
 use crate::common::{Site, site, site_with};
+use osier_web::files::Files;
+use osier_web::http::StatusCode;
 use osier_web::proxy::{Host, Options, Proxy};
-use osier_web::{Request, Router, Server};
+use osier_web::{Request, Response, Router, Server};
 
 /// A backend whose response body is the request's head.
 fn mirror() -> Backend {
@@ -438,4 +440,121 @@ fn a_client_of_a_unix_socket_is_unknown() {
     };
     assert_eq!(seen.header("x-forwarded-for"), Some("unknown"));
     assert_eq!(seen.header("forwarded"), Some("for=unknown;host=\"a\";proto=http"));
+}
+
+// ---- files that the backend names ----
+
+/// A backend that answers by the file that `x-name` says. A body shows the fields by which Rack chooses files.
+fn naming(set: bool) -> (Site, Backend) {
+    let backend = Backend::start(|_, conn| {
+        while let Some(asked) = conn.request() {
+            let lines = asked.head.to_ascii_lowercase();
+            let choosing = lines
+                .lines()
+                .filter(|line| line.contains("sendfile") || line.contains("mapping"));
+            let body = choosing.collect::<Vec<_>>().join(",");
+            let named = asked
+                .header("x-name")
+                .map(|name| format!("X-Accel-Redirect: {name}\r\n"));
+            let fields = "X-Accel-Expires: 5\r\nx-accel-limit-rate: 5\r\nX-Accel-Charset: x\r\nX-Accel-Buffering: no\r\nX-Own: 1\r\n\
+                          Set-Cookie: a=1\r\nCache-Control: private\r\nContent-Type: text/own\r\nETag: \"own\"\r\n";
+            let (named, length) = (named.unwrap_or_default(), body.len());
+            conn.send(format!(
+                "HTTP/1.1 200 OK\r\n{named}{fields}Content-Length: {length}\r\n\r\n{body}"
+            ));
+        }
+    });
+    let files = Files::embedded([("file", "text/plain", b"a secret".as_slice())]);
+    let proxy = backend.proxy().on_internal(move |request, path| match path {
+        "/moved" => Response::redirect(StatusCode::FOUND, "/x"),
+        _ => files.answer_with(request, &path[1..]),
+    });
+    let router = Router::new().fallback_answering(move |request| {
+        if set {
+            let fields = [("x-sendfile-type", "X-Accel-Redirect"), ("x-accel-mapping", "/own/=/")];
+            let names = fields.map(|(name, _)| name);
+            request.replace_headers(&names, fields).expect("valid fields");
+        }
+        proxy.answer_after_body(request)
+    });
+    (site(router), backend)
+}
+
+#[test]
+fn a_handler_answers_for_the_path_that_the_backend_names() {
+    let (site, backend) = naming(false);
+    let ask = |method: &str, name: &str, more: &str| {
+        site.ask(&format!(
+            "{method} / HTTP/1.1\r\nHost: test\r\nX-Name: {name}\r\n{more}\r\n"
+        ))
+    };
+    for reply in [
+        ask("GET", "//f%69le?x", ""),
+        ask("POST", "/file", "Content-Length: 0\r\n"),
+    ] {
+        assert_eq!((reply.status, reply.text()), (200, "a secret"), "{reply:?}");
+        assert_eq!(reply.header("content-type"), Some("text/own"));
+        assert_eq!(
+            (reply.header("set-cookie"), reply.header("cache-control")),
+            (Some("a=1"), Some("private"))
+        );
+        assert_ne!(reply.header("etag"), Some("\"own\""));
+        assert!(!reply.head.to_ascii_lowercase().contains("x-accel") && reply.header("x-own").is_none());
+    }
+    let tag = ask("GET", "/file", "").header("etag").expect("of the file").to_owned();
+    let same = ask("GET", "/file", &format!("If-None-Match: {tag}\r\n"));
+    assert_eq!(
+        (same.status, same.header("content-type"), same.header("set-cookie")),
+        (304, None, Some("a=1"))
+    );
+    let part = ask("GET", "/file", "Range: bytes=2-4\r\n");
+    assert_eq!(
+        (part.status, part.text(), part.header("content-type")),
+        (206, "sec", Some("text/own"))
+    );
+    let none = ask("GET", "/none", "");
+    assert_eq!((none.status, none.header("set-cookie")), (404, None));
+    assert_ne!(none.header("content-type"), Some("text/own"));
+    assert_eq!(ask("GET", "/moved", "").header("location"), Some("/x"));
+    for name in ["/../file", "file", "http://evil.example/file", "/%00"] {
+        assert_eq!(ask("GET", name, "").status, 502, "{name}");
+    }
+    // All these responses were short, so their connection is used again.
+    assert_eq!(backend.accepted(), 1);
+}
+
+#[test]
+fn a_client_does_not_choose_the_file_that_the_backend_names() {
+    let choice =
+        "X-Sendfile-Type: X-Accel-Redirect\r\nX_SENDFILE_TYPE: x\r\nX-Accel-Mapping: /=/\r\nx_accel-mapping: /=/\r\n";
+    let own = "x-sendfile-type: x-accel-redirect,x-accel-mapping: /own/=/";
+    for (set, expected) in [(false, ""), (true, own)] {
+        let (site, _backend) = naming(set);
+        let reply = site.ask(&format!("GET / HTTP/1.1\r\nHost: test\r\n{choice}\r\n"));
+        assert_eq!((reply.status, reply.text()), (200, expected));
+        // What was not for a file passes, but for the fields that are for this server.
+        assert_eq!(
+            (reply.header("x-own"), reply.header("etag")),
+            (Some("1"), Some("\"own\""))
+        );
+        let accel = reply.head.to_ascii_lowercase().matches("x-accel-").count();
+        assert_eq!(
+            (accel, reply.header("x-accel-buffering")),
+            (1, Some("no")),
+            "{}",
+            reply.head
+        );
+        // The body comes later, so that the request rests.
+        let mut client = site.connect();
+        client.send(format!(
+            "POST / HTTP/1.1\r\nHost: test\r\n{choice}Content-Length: 2\r\n\r\n"
+        ));
+        std::thread::sleep(std::time::Duration::from_millis(50)); // a slow client
+        client.send("xx");
+        assert_eq!(client.reply().text(), expected);
+    }
+    // Without a handler for files, all fields pass in both directions.
+    let (site, _backend) = through(Options::default());
+    let seen = asked(&site, &format!("GET / HTTP/1.1\r\nHost: test\r\n{choice}\r\n"));
+    assert_eq!(seen.header("x-accel-mapping"), Some("/=/"));
 }

@@ -1,0 +1,33 @@
+//! Files that a backend names in its response, by `X-Accel-Redirect` for example: the response that takes its place.
+
+use http::StatusCode;
+
+use crate::Response;
+
+/// The backend's fields that describe the file. They are sent only with the file.
+const OF_FILE: [&str; 2] = ["content-type", "content-disposition"];
+
+/// The backend's fields that go into a response made in place of its own.
+const OF_RESPONSE: [&str; 3] = ["cache-control", "expires", "set-cookie"];
+
+/// Adds those of the backend's `fields` that go with `response`, which is made in place of the backend's. `is_file`: it has the file, or
+/// a part of it.
+pub(crate) fn described<'f>(
+    mut response: Response,
+    is_file: bool,
+    fields: impl Iterator<Item = (&'f str, &'f [u8])>,
+) -> Response {
+    let given = response.status();
+    // The Content-Type of several ranges is `multipart/byteranges`; each part has that of the file.
+    let is_in_parts = given == StatusCode::PARTIAL_CONTENT && response.lookup("content-range").is_none();
+    response.of_backend = is_file;
+    for (name, value) in fields {
+        let is = |known: &[&str]| known.iter().any(|known| known.eq_ignore_ascii_case(name));
+        if (is_file && !is_in_parts && is(&OF_FILE))
+            || ((is_file || given == StatusCode::NOT_MODIFIED) && is(&OF_RESPONSE))
+        {
+            response = response.header(name, value);
+        }
+    }
+    response
+}
