@@ -95,7 +95,10 @@ fn a_websocket_in_a_stream_goes_on_in_the_old_process() {
     tls.sites.upgrade();
     client.send(stream, b"after", false);
     assert_eq!(client.take(5), b"after");
-    assert_eq!(tls.http2().get("/fixed"), (200, "new".to_owned()));
+    // The old process may still accept for a moment.
+    testkit::eventually("the new process accepts", || {
+        tls.http2().get("/fixed") == (200, "new".to_owned())
+    });
     assert!(tls.sites.0.server.is_running(), "the WebSocket goes on");
     // Its client hears that further requests need another connection, which the new process serves.
     client.until_goes_away();
