@@ -78,8 +78,9 @@ fn slow_readers_below_a_limit_of_memory_end_nothing_and_lose_nothing() {
     }
     let body = Arc::new(pattern(LENGTH));
     let (application, sent) = backend(body.clone());
+    // The readers wait for each other, longer than for the usual write timeout on a busy machine.
     let text = format!(
-        "[[listen]]\naddress = \"127.0.0.1:0\"\n[[site]]\n[[site.route]]\npath = \"/fixed\"\nrespond = \"x\"\n\
+        "[[listen]]\naddress = \"127.0.0.1:0\"\ntimeouts = {{ write = \"1h\" }}\n[[site]]\n[[site.route]]\npath = \"/fixed\"\nrespond = \"x\"\n\
          [[site.route]]\nproxy = \"{application}\"\n"
     );
     let folder = Sites::folder();

@@ -345,9 +345,8 @@ fn a_backend_that_takes_or_sends_nothing_is_late_and_not_asked_again_before_it_a
             }
         }
     });
-    let front = serve(proxy_with(addr, |options| {
-        options.first_byte = Duration::from_millis(200)
-    }));
+    // The second connection has this time too, and its peer is a thread of a busy machine.
+    let front = serve(proxy_with(addr, |options| options.first_byte = Duration::from_secs(3)));
     let mut client = Client::connect(front.addr);
     assert_eq!(client.get("/").status, 504);
     assert_eq!(client.get("/").text(), "here");
