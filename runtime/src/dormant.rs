@@ -2,7 +2,8 @@
 //!
 //! A server with very many connections, few of them active, keeps them so: a fiber that waits holds its stack, a dormant connection a few
 //! words beside its socket. [`park_local`] or [`start_local`] gives a connection to the worker. When there is something to do, the worker
-//! calls [`Dormant::wake`] on a fiber, where the connection may block. The [`AfterBurst`] that it returns says what it waits for next. The
+//! calls [`Dormant::wake`] on a fiber, where the connection may block. [`Dormant::serve_at_once`] comes before it, and may make the fiber
+//! needless. The [`AfterBurst`] that it returns says what it waits for next. The
 //! page of [`Dormant`] has an example.
 //!
 //! Waking a connection costs neither an allocation nor a system call of the runtime.
@@ -11,6 +12,8 @@
 //   box ───────────────▶ Resting in a slot ─────────────────▶ a pooled stack runs Dormant::wake
 //                              ▲                                   │
 //                              └─────── AfterBurst::Sleep… ────────┘   AfterBurst::End drops the box
+//
+// `Dormant::serve_at_once` runs on the worker's stack before that. If it says that all is done, the connection stays at rest.
 //
 // A connection keeps its slot, its word and its box from rest to rest.
 // `worker/resting.rs` has what a worker does with a connection at rest.

@@ -106,6 +106,57 @@ pub trait Dormant: 'static {
         Poll::Pending
     }
 
+    /// Serves the connection without a fiber, if it needs none. The worker calls it before [`wake`](Dormant::wake), with
+    /// [`Cause::Readable`] or [`Cause::Woken`]. It runs outside of a fiber, so it must not block: use calls that
+    /// [never wait](crate::net::Stream::try_read), and leave everything else to `wake`.
+    ///
+    /// `true` says that all is done. The connection rests on then, waits for the same as before and has the same deadline. `false`
+    /// gives it a fiber: `wake` follows, and goes on with what is left. A panic ends the connection, which is dropped on a fiber.
+    ///
+    /// ```
+    /// use osier::dormant::{self, AfterBurst, Cause, Dormant};
+    /// use osier::net::{TcpListener, TcpStream};
+    /// use std::io::{ErrorKind, Read, Write};
+    ///
+    /// /// Counts the bytes that it receives.
+    /// struct Count(TcpStream, usize);
+    ///
+    /// impl Dormant for Count {
+    ///     fn source(&self) -> &dyn osier::io::Source {
+    ///         &self.0
+    ///     }
+    ///     fn serve_at_once(&mut self, _: Cause) -> bool {
+    ///         let mut bytes = [0; 1024];
+    ///         match self.0.try_read(&mut bytes) {
+    ///             Ok(count @ 1..) => self.1 += count,
+    ///             Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+    ///             Ok(_) | Err(_) => return false,
+    ///         }
+    ///         true
+    ///     }
+    ///     fn wake(&mut self, _: Cause) -> AfterBurst {
+    ///         let _ = write!(self.0, "{} bytes", self.1); // it may wait here
+    ///         AfterBurst::End
+    ///     }
+    /// }
+    ///
+    /// osier::run(|| -> std::io::Result<()> {
+    ///     let listener = TcpListener::bind("127.0.0.1:0")?;
+    ///     let mut client = TcpStream::connect(listener.local_addr()?)?;
+    ///     dormant::park_local(Box::new(Count(listener.accept()?.0, 0)), None)?;
+    ///     client.write_all(b"willow")?;
+    ///     client.shutdown(std::net::Shutdown::Write)?;
+    ///     let mut count = String::new();
+    ///     client.read_to_string(&mut count)?;
+    ///     assert_eq!(count, "6 bytes");
+    ///     Ok(())
+    /// }).unwrap();
+    /// ```
+    fn serve_at_once(&mut self, cause: Cause) -> bool {
+        let _ = cause;
+        false
+    }
+
     /// Serves the connection, on a fiber of the worker where it lives. A panic ends the connection and nothing else.
     fn wake(&mut self, cause: Cause) -> AfterBurst;
 }
@@ -255,6 +306,25 @@ impl Resting {
         }
     }
 
+    /// Serves it without a fiber. Returns whether it needs none.
+    #[inline(always)]
+    fn serve_at_once(&mut self, worker: &Worker, cause: Cause) -> bool {
+        if !matches!(cause, Cause::Readable | Cause::Woken) || self.is_over || worker.is_stopping() {
+            return false;
+        }
+        match isolate(|| self.connection.serve_at_once(cause)) {
+            Some(true) => {
+                self.note_wake(worker, cause);
+                true
+            }
+            Some(false) => false,
+            None => {
+                self.end();
+                false
+            }
+        }
+    }
+
     /// Asks the poller for the socket's next event, where it has to be asked for each.
     #[inline]
     pub(crate) fn listen(&mut self, worker: &Worker, word: Word) {
@@ -352,9 +422,16 @@ impl Worker {
         let Some(cause) = resting.cause(self, word) else {
             return self.rest(slot, resting);
         };
+        if resting.serve_at_once(self, cause) {
+            return self.rest(slot, resting);
+        }
         let stack = match self.stacks.take(None) {
             Ok(stack) => stack,
-            Err(_) if resting.try_later(self, word) => return self.rest(slot, resting),
+            Err(_) if resting.try_later(self, word) => {
+                // No event announces what has left the socket already.
+                resting.woken = true;
+                return self.rest(slot, resting);
+            }
             Err(error) => {
                 self.shortage.say_closed(self.now(), &error);
                 isolate(|| drop(resting));

@@ -540,3 +540,136 @@ fn a_deadline_that_comes_nearer_is_kept() {
     });
     assert!(clock.elapsed() < Duration::from_secs(60), "{:?}", clock.elapsed());
 }
+
+/// Serves `a` and its event at once, leaves everything else to its fiber, and panics at `p`. Notes its calls, with whether a fiber made them.
+struct AtOnce {
+    waits: Waits,
+    calls: Calls,
+}
+
+type Calls = Arc<Mutex<Vec<(Cause, bool)>>>;
+
+impl Dormant for AtOnce {
+    fn source(&self) -> &dyn Source {
+        &self.waits.stream
+    }
+
+    fn poll_woken(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.waits.poll_woken(cx)
+    }
+
+    fn serve_at_once(&mut self, cause: Cause) -> bool {
+        self.note(cause);
+        if cause == Cause::Woken {
+            self.waits.wait = None;
+            return self.waits.stream.try_write(b"w").is_ok();
+        }
+        let mut byte = [0; 64];
+        match self.waits.stream.try_read(&mut byte) {
+            Ok(1) if byte[0] == b'p' => panic!("as the test wants it"),
+            Ok(1) => byte[0] == b'a' && self.waits.stream.try_write(b"a").is_ok(),
+            _ => false,
+        }
+    }
+
+    fn wake(&mut self, cause: Cause) -> AfterBurst {
+        self.note(cause);
+        if cause != Cause::Readable {
+            return AfterBurst::End;
+        }
+        match self.waits.stream.write_all(b"f") {
+            Ok(()) => AfterBurst::SleepFor(LIMIT),
+            Err(_) => AfterBurst::End,
+        }
+    }
+}
+
+impl AtOnce {
+    fn park(stream: TcpStream, time: Duration) -> (Arc<Event>, Calls) {
+        let (event, calls) = (Arc::new(Event::new()), Calls::default());
+        let waits = Waits {
+            stream,
+            event: Arc::clone(&event),
+            wait: None,
+            panics: false,
+        };
+        let connection = AtOnce {
+            waits,
+            calls: Arc::clone(&calls),
+        };
+        park_local(Box::new(connection), Some(osier::time::now() + time)).unwrap();
+        (event, calls)
+    }
+
+    fn note(&self, cause: Cause) {
+        self.calls.lock().unwrap().push((cause, osier::fiber::id().is_some()));
+    }
+}
+
+impl Drop for AtOnce {
+    fn drop(&mut self) {
+        assert!(osier::fiber::id().is_some(), "it is dropped on a fiber");
+    }
+}
+
+#[test]
+fn what_is_served_at_once_needs_no_fiber() {
+    on(1).run(|| {
+        let (mut client, stream) = pair();
+        let (event, calls) = AtOnce::park(stream, LIMIT);
+        let mut byte = [0];
+        for _ in 0..3 {
+            client.write_all(b"a").unwrap();
+            client.read_exact(&mut byte).unwrap();
+            assert_eq!(byte, *b"a");
+            event.set();
+            client.read_exact(&mut byte).unwrap();
+            assert_eq!(byte, *b"w");
+        }
+        let once = [(Cause::Readable, false), (Cause::Woken, false)];
+        assert_eq!(*calls.lock().unwrap(), once.repeat(3));
+    });
+}
+
+#[test]
+fn a_connection_that_is_always_served_at_once_keeps_its_deadline() {
+    on(1).run(|| {
+        let (mut client, stream) = pair();
+        let time = Duration::from_millis(50);
+        let begun = osier::time::now();
+        let (_event, calls) = AtOnce::park(stream, time);
+        client.set_read_timeout(Some(LIMIT)).unwrap();
+        while client.write_all(b"a").is_ok() && matches!(client.read(&mut [0]), Ok(1)) {}
+        assert!(begun.elapsed() >= time);
+        assert_eq!(calls.lock().unwrap().last(), Some(&(Cause::Deadline, true)));
+    });
+}
+
+#[test]
+fn what_is_left_goes_to_the_fiber_though_the_socket_is_empty() {
+    on(1).run(|| {
+        let (mut client, stream) = pair();
+        let (_event, calls) = AtOnce::park(stream, LIMIT);
+        for _ in 0..3 {
+            client.write_all(b"x").unwrap();
+            let mut byte = [0];
+            client.read_exact(&mut byte).unwrap();
+            assert_eq!(byte, *b"f");
+        }
+        let both = [(Cause::Readable, false), (Cause::Readable, true)];
+        assert_eq!(*calls.lock().unwrap(), both.repeat(3));
+    });
+}
+
+#[test]
+fn a_connection_that_panics_outside_of_a_fiber_is_dropped_on_one() {
+    on(1).run(|| {
+        let (mut client, stream) = pair();
+        let (event, calls) = AtOnce::park(stream, LIMIT);
+        client.write_all(b"p").unwrap();
+        let _ = client.set_read_timeout(Some(LIMIT));
+        assert!(!matches!(client.read(&mut [0]), Ok(1..)), "its socket is closed");
+        until(|| Arc::strong_count(&event) == 1);
+        assert_eq!(*calls.lock().unwrap(), [(Cause::Readable, false)]);
+    });
+}

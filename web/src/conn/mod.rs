@@ -552,6 +552,17 @@ impl Dormant for Conn {
         }
     }
 
+    #[inline]
+    fn serve_at_once(&mut self, cause: Cause) -> bool {
+        match self.stage.as_deref_mut() {
+            // A move to another process needs a fiber.
+            Some(Stage::Session(taken)) if !self.link.worker.is_leaving() => {
+                taken.session.serve_at_once(&mut taken.io, cause)
+            }
+            _ => false,
+        }
+    }
+
     fn wake(&mut self, cause: Cause) -> AfterBurst {
         if cause != Cause::Shutdown && self.moves() {
             return AfterBurst::End;

@@ -59,6 +59,14 @@ pub trait Session: 'static {
     /// bytes and sleep again.
     fn wake(&mut self, io: &mut Upgraded, cause: Cause) -> AfterBurst;
 
+    /// Serves the session without a fiber, as [`Dormant::serve_at_once`](osier::dormant::Dormant::serve_at_once) does: `false` leaves it to
+    /// [`wake`](Session::wake). It must not block, and neither reads nor writes `io` where that is TLS.
+    #[doc(hidden)]
+    fn serve_at_once(&mut self, io: &mut Upgraded, cause: Cause) -> bool {
+        let _ = (io, cause);
+        false
+    }
+
     /// Saves the session for another process, which [restores](crate::upgrade::Part::restore) it. Returns `None` if the session cannot move
     /// now. No other call follows `Some`. Called during an upgrade, between two wake-ups. The session may write: the connection moves after
     /// the written bytes, and ends if a write fails.

@@ -5,8 +5,9 @@
 //!   client ◀── ToClient: a dormant connection of its own         ◀── backend
 //! ```
 //!
-//! Each direction reads when its socket has bytes, and writes on the same fiber. It suspends only while the other side takes nothing, so a
-//! slow side delays its own direction. Both directions run on one worker. `ToBackend` keeps the timeout, and ends last: `ToClient` wakes it
+//! Each direction reads when its socket has bytes, and writes them at once, without a fiber. A fiber does the rest: what the other side does not
+//! take, ends, failures, TLS. It suspends only while the other side takes nothing, so a slow side delays its own direction. Both directions
+//! run on one worker. `ToBackend` keeps the timeout, and ends last: `ToClient` wakes it
 //! at its end.
 //!
 //! The end of one direction is passed on as a half-close, and the other direction continues. A failure of either side, or an idle
@@ -218,21 +219,56 @@ impl Shared {
         idle.saturating_sub(Stamp::coarse().since(self.moved.get()))
     }
 
-    /// Copies the bytes that have arrived, and reads with `read`. Returns whether the end of `from` has arrived.
+    /// Copies the bytes that have arrived, as far as that needs no fiber. Returns whether it needs none; otherwise a fiber goes on with
+    /// what is `left`.
+    fn copy_at_once(&self, from: &Transport, to: &Transport, left: &mut Left, towards: Towards) -> bool {
+        let (Some(from), Some(to)) = (from.plain(), to.plain()) else {
+            return false;
+        };
+        if left.is_any() {
+            return false;
+        }
+        let mut piece = buffers::take(Size::K16);
+        let is_done = match from.try_read(&mut piece) {
+            Ok(count @ 1..) => {
+                self.moved.set(Stamp::coarse());
+                // The fiber meets the error.
+                let sent = to.try_write(&piece[..count]).unwrap_or(0);
+                self.passes(sent, towards);
+                left.unsent.extend_from_slice(&piece[sent..count]);
+                sent == count && count < piece.len()
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => true,
+            end => {
+                left.read = Some(end);
+                false
+            }
+        };
+        buffers::give(piece);
+        is_done
+    }
+
+    /// Copies what is `left` and the bytes that have arrived, and reads with `read`. Returns whether the end of `from` has arrived.
     ///
     /// # Suspends
     ///
     /// While `to` takes nothing, and after each [`TURN`].
     fn copy(
         &self,
+        left: &mut Left,
         from: &Transport,
         mut read: impl FnMut(&mut [u8]) -> io::Result<usize>,
         to: &Transport,
         towards: Towards,
     ) -> Result<bool, Failed> {
+        if !left.unsent.is_empty() {
+            let unsent = mem::take(&mut left.unsent);
+            to.send_all(&unsent).map_err(Failed::To)?;
+            self.passes(unsent.len(), towards);
+        }
         let (mut piece, mut turn) = (buffers::take(Size::K16), 0);
         let copied = loop {
-            let count = match read(&mut piece) {
+            let count = match left.read.take().unwrap_or_else(|| read(&mut piece)) {
                 Ok(0) => break Ok(true),
                 Ok(count) => count,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break Ok(false),
@@ -286,6 +322,21 @@ impl Drop for Shared {
     }
 }
 
+/// The work that a direction has left to its fiber.
+#[derive(Default)]
+struct Left {
+    /// Bytes that have been read.
+    unsent: Vec<u8>,
+    /// The outcome of the next read: an end or an error, which a socket does not always tell twice.
+    read: Option<io::Result<usize>>,
+}
+
+impl Left {
+    fn is_any(&self) -> bool {
+        !self.unsent.is_empty() || self.read.is_some()
+    }
+}
+
 /// The side at which a direction has failed.
 enum Failed {
     From,
@@ -297,6 +348,7 @@ pub(crate) struct ToBackend {
     shared: Rc<Shared>,
     /// Bytes that the backend has sent behind its 101, until the other direction takes them.
     received: Vec<u8>,
+    left: Left,
     is_over: bool,
     /// Whether the end of the other direction has been looked at.
     has_seen_end: bool,
@@ -307,6 +359,7 @@ impl ToBackend {
         ToBackend {
             shared: Rc::new(Shared::new(Backend::Carrier(backend), idle)),
             received,
+            left: Left::default(),
             is_over: false,
             has_seen_end: false,
         }
@@ -325,6 +378,7 @@ impl ToBackend {
         Ok(ToBackend {
             shared: Rc::new(shared),
             received: Vec::new(),
+            left: Left::default(),
             is_over,
             has_seen_end: false,
         })
@@ -334,7 +388,7 @@ impl ToBackend {
         let (client, shared) = (io.link().clone(), &*self.shared);
         let backend = shared.backend();
         let read = |into: &mut [u8]| io.try_read(into);
-        let copied = shared.copy(&client.transport, read, backend, Towards::Backend);
+        let copied = shared.copy(&mut self.left, &client.transport, read, backend, Towards::Backend);
         match (copied, client.end_of_tunnel()) {
             (Ok(false), _) => return,
             (_, Some(why)) => shared.cut(&client, why),
@@ -370,10 +424,13 @@ impl Session for ToBackend {
         let to_client = ToClient {
             shared: self.shared.clone(),
             client: io.link().clone(),
-            first: mem::take(&mut self.received),
+            left: Left {
+                unsent: mem::take(&mut self.received),
+                read: None,
+            },
             has_ended: false,
         };
-        let wants_fiber = !to_client.first.is_empty() || self.shared.backend().has_unread();
+        let wants_fiber = to_client.left.is_any() || self.shared.backend().has_unread();
         self.shared.is_to_client_busy.set(wants_fiber);
         if let Err(error) = osier::dormant::park_local(Box::new(to_client), None) {
             cannot_watch(&io.link().worker, io.peer(), &error);
@@ -381,6 +438,14 @@ impl Session for ToBackend {
             osier::dormant::wake(self.shared.backend().socket());
         }
         self.rest(io)
+    }
+
+    fn serve_at_once(&mut self, io: &mut Upgraded, cause: Cause) -> bool {
+        if cause != Cause::Readable || self.is_over || !io.buffered().is_empty() {
+            return false;
+        }
+        let (shared, client) = (&*self.shared, &io.link().transport);
+        shared.copy_at_once(client, shared.backend(), &mut self.left, Towards::Backend)
     }
 
     fn wake(&mut self, io: &mut Upgraded, cause: Cause) -> AfterBurst {
@@ -401,7 +466,8 @@ impl Session for ToBackend {
     fn save_tunnel(&mut self) -> Option<(Tunnel, Stream)> {
         let shared = &*self.shared;
         let is_to_client_over = shared.is_to_client_over.get();
-        if shared.is_cut.get() || shared.is_to_client_busy.get() && !is_to_client_over {
+        let is_to_client_busy = shared.is_to_client_busy.get() && !is_to_client_over;
+        if shared.is_cut.get() || is_to_client_busy || self.left.is_any() {
             return None;
         }
         // TLS to a backend stays: its keys belong to this process.
@@ -450,8 +516,7 @@ impl Drop for ToBackend {
 struct ToClient {
     shared: Rc<Shared>,
     client: Rc<Link>,
-    /// Bytes that come before those of the socket.
-    first: Vec<u8>,
+    left: Left,
     /// Whether the end of this direction has been passed on.
     has_ended: bool,
 }
@@ -460,19 +525,25 @@ impl ToClient {
     /// Copies what has arrived. Returns whether the end has.
     fn carry(&mut self) -> Result<bool, Failed> {
         let (client, backend) = (&self.client.transport, self.shared.backend());
-        if !self.first.is_empty() {
-            let first = mem::take(&mut self.first);
-            client.send_all(&first).map_err(Failed::To)?;
-            self.shared.passes(first.len(), Towards::Client);
-        }
-        self.shared
-            .copy(backend, |into| backend.try_read(into), client, Towards::Client)
+        let read = |into: &mut [u8]| backend.try_read(into);
+        self.shared.copy(&mut self.left, backend, read, client, Towards::Client)
     }
 }
 
 impl Dormant for ToClient {
     fn source(&self) -> &dyn osier::io::Source {
         self.shared.backend().socket()
+    }
+
+    fn serve_at_once(&mut self, cause: Cause) -> bool {
+        let shared = &*self.shared;
+        if cause != Cause::Readable || shared.has_moved.get() {
+            return false;
+        }
+        let client = &self.client.transport;
+        let is_done = shared.copy_at_once(shared.backend(), client, &mut self.left, Towards::Client);
+        shared.is_to_client_busy.set(!is_done);
+        is_done
     }
 
     fn wake(&mut self, cause: Cause) -> AfterBurst {

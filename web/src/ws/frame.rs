@@ -207,6 +207,15 @@ pub(super) struct Outbox {
 }
 
 impl Outbox {
+    /// Makes one for a frame of which so many bytes are written.
+    #[cold]
+    pub(super) fn begun(frame: Frame, written: usize) -> Outbox {
+        let mut outbox = Outbox::default();
+        outbox.push(frame);
+        outbox.written = written;
+        outbox
+    }
+
     pub(super) fn push(&mut self, frame: Frame) {
         self.frames.push(frame);
     }

@@ -375,6 +375,34 @@ fn websockets_of_both_styles_work_over_tls() {
 }
 
 #[test]
+fn a_websocket_over_tls_gets_each_message_of_another_thread() {
+    struct Member(mpsc::Sender<ws::Sender>);
+    impl ws::Callbacks for Member {
+        fn on_open(&mut self, sender: &ws::Sender) {
+            self.0.send(sender.clone()).unwrap();
+        }
+        fn on_message(&mut self, _: ws::Message, _: &ws::Sender) {}
+    }
+    let (members, opened) = mpsc::channel();
+    let router = hello().get("/ws", move |request: &mut Request<'_>| {
+        ws::Options::default().upgrade_dormant(request, Member(members.clone()))
+    });
+    let site = site(router, |server| server);
+    let mut client = connect(&site);
+    client.send(
+        "GET /ws HTTP/1.1\r\nHost: localhost\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\
+         Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n",
+    );
+    assert_eq!(client.head().0, 101);
+    let sender = opened.recv_timeout(PATIENCE).unwrap();
+    for _ in 0..3 {
+        // One at a time: the queue has a single frame then.
+        sender.send("hi");
+        assert_eq!(client.take(4), b"\x81\x02hi");
+    }
+}
+
+#[test]
 fn a_client_that_leaves_cancels_its_handler() {
     let (left, leaves) = mpsc::channel();
     let (entered, begins) = mpsc::channel();

@@ -292,6 +292,17 @@ impl Worker {
         (Stamp::coarse().nanos_since(self.epoch) / 1_000_000) as u32
     }
 
+    /// Whether connections at rest move to another process now.
+    #[inline]
+    pub(crate) fn is_leaving(&self) -> bool {
+        #[cfg(feature = "upgrade")]
+        {
+            self.leaving.borrow().is_some()
+        }
+        #[cfg(not(feature = "upgrade"))]
+        false
+    }
+
     /// Takes the age of the connection whose first burst has just begun, in milliseconds.
     #[inline]
     pub(crate) fn take_age(&self) -> u32 {
