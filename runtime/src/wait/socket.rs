@@ -242,6 +242,10 @@ impl Watched {
 
     /// Makes a call that writes, at once. After a would-block error the bit is clear, so the next event says when to try again.
     pub(crate) fn write_now<T>(&self, mut call: impl FnMut(Fd<'_>) -> io::Result<T>) -> io::Result<T> {
+        if let Some(done) = attempt(|| call(self.fd())) {
+            return done;
+        }
+        // Again, behind a look at the bits. Most calls need no look.
         let seen = self.entry.get().map(|&index| at(index).state.snapshot());
         if let Some(done) = attempt(|| call(self.fd())) {
             return done;
@@ -269,10 +273,10 @@ impl Watched {
         direction: Direction,
         mut call: impl FnMut(Fd<'_>) -> io::Result<Moved<T>>,
     ) -> Option<io::Result<T>> {
-        let seen = self
-            .entry
-            .get()
-            .map(|&index| (&at(index).state, at(index).state.snapshot()));
+        let seen = self.entry.get().map(|&index| {
+            let state = &at(index).state;
+            (state, state.snapshot())
+        });
         let here = context::worker(|worker| worker.remote.id);
         // Only the owner of the direction clears the bit, so only its worker trusts a clear one.
         let owned = seen
