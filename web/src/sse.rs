@@ -27,12 +27,10 @@ use std::time::Duration;
 use http::StatusCode;
 use osier::Cancelled;
 use osier::memory::{Account, Charge};
-use osier::pubsub::Subscriber;
+use osier::pubsub::{Subscriber, TryRecvError};
 use osier::time::Sleep;
 
-use crate::body::outgoing::Producer;
-use crate::conn::output::{Flushed, Outlet};
-use crate::conn::peer::SLOW_AFTER;
+use crate::conn::output::{Flushed, Outlet, Producer};
 use crate::{Body, Request, Response};
 
 /// Interval of the comments that keep a silent stream open. Many proxies and mobile networks close
@@ -356,13 +354,23 @@ pub fn subscribe(subscriber: Subscriber<Arc<Event>>) -> Response {
 /// Sends every event of a subscriber, as [`Sink::forward`] does. If `out` lets it, it pauses where no event comes for a while.
 fn forward(mut subscriber: Subscriber<Arc<Event>>, out: &mut dyn Outlet) -> io::Result<()> {
     let mut sink = Sink::new(out);
-    while sink.out.may_pause() {
-        let news = sink.wait_for(pin!(subscriber.recv_async()), SLOW_AFTER)?;
+    while let Some(patience) = sink.out.patience() {
+        let news = match patience {
+            Duration::ZERO => match subscriber.try_recv() {
+                Err(TryRecvError::Empty) => News::Silence,
+                received => News::Event(received.ok()),
+            },
+            patience => match sink.wait_for(pin!(subscriber.recv_async()), patience)? {
+                News::Event(received) => News::Event(received.ok()),
+                News::Stop => News::Stop,
+                News::Silence => News::Silence,
+            },
+        };
         match news {
-            News::Event(Ok(event)) => sink.send(event)?,
-            News::Event(Err(_)) | News::Stop => return Ok(()),
+            News::Event(Some(event)) => sink.send(event)?,
+            News::Event(None) | News::Stop => return Ok(()),
             News::Silence if sink.out.try_flush()? == Flushed::All => {
-                pause(subscriber, sink.out);
+                pause(subscriber, patience, sink.out);
                 return Ok(());
             }
             News::Silence => break,
@@ -371,8 +379,8 @@ fn forward(mut subscriber: Subscriber<Arc<Event>>, out: &mut dyn Outlet) -> io::
     sink.forward(&mut subscriber)
 }
 
-/// Leaves the wait for the next event to `out`.
-fn pause(mut subscriber: Subscriber<Arc<Event>>, out: &mut dyn Outlet) {
+/// Leaves the wait for the next event to `out`. There was none for `waited`.
+fn pause(mut subscriber: Subscriber<Arc<Event>>, waited: Duration, out: &mut dyn Outlet) {
     let shutdown = out.shutdown();
     out.pause(Box::pin(async move {
         let event = async { News::Event(subscriber.recv_async().await) };
@@ -384,7 +392,7 @@ fn pause(mut subscriber: Subscriber<Arc<Event>>, out: &mut dyn Outlet) {
             News::Stop
         };
         let silence = async {
-            Sleep::new(KEEP_ALIVE - SLOW_AFTER).await;
+            Sleep::new(KEEP_ALIVE.saturating_sub(waited)).await;
             News::Silence
         };
         let news = osier::race_async((event, stop, silence)).await;

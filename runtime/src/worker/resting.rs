@@ -111,7 +111,8 @@ pub trait Dormant: 'static {
     /// [never wait](crate::net::Stream::try_read), and leave everything else to `wake`.
     ///
     /// `true` says that all is done. The connection rests on then, waits for the same as before and has the same deadline. `false`
-    /// gives it a fiber: `wake` follows, and goes on with what is left. A panic ends the connection, which is dropped on a fiber.
+    /// gives it a fiber: `wake` follows, and goes on with what is left. While there is no stack for the fiber, the call is repeated. A
+    /// panic ends the connection, which is dropped on a fiber.
     ///
     /// ```
     /// use osier::dormant::{self, AfterBurst, Cause, Dormant};
@@ -428,8 +429,12 @@ impl Worker {
         let stack = match self.stacks.take(None) {
             Ok(stack) => stack,
             Err(_) if resting.try_later(self, word) => {
-                // No event announces what has left the socket already.
-                resting.woken = true;
+                // No event announces what has left the socket already, or what was ready.
+                match cause {
+                    Cause::Readable => resting.entry.try_again(Direction::Read),
+                    Cause::Woken => resting.woken = true,
+                    Cause::Writable | Cause::Deadline | Cause::Shutdown => {}
+                }
                 return self.rest(slot, resting);
             }
             Err(error) => {

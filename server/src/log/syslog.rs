@@ -12,7 +12,7 @@ use std::io;
 use std::net::{Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use osier_web::Level;
 
@@ -149,7 +149,12 @@ impl Header {
 pub struct Socket {
     to: To,
     open: Option<Open>,
+    /// The last error of UDP, and when it came. The network tells few of them, and late: some seconds without one are no sign of life before.
+    doubt: Option<(Instant, io::ErrorKind, String)>,
 }
+
+/// The time without an error over UDP after which lines count as received.
+const DOUBT: Duration = Duration::from_secs(5);
 
 enum Open {
     Unix(UnixDatagram),
@@ -159,7 +164,11 @@ enum Open {
 impl Socket {
     /// Opens nothing yet: the daemon may start later.
     pub fn new(to: To) -> Socket {
-        Socket { to, open: None }
+        Socket {
+            to,
+            open: None,
+            doubt: None,
+        }
     }
 
     fn open(&self) -> io::Result<Open> {
@@ -269,9 +278,16 @@ impl Output for Socket {
             }
             done += line.len();
         }
-        match lost {
-            None => Written::All,
-            Some((count, error)) => Written::Lost(count, error),
+        match (lost, &self.doubt) {
+            (None, Some((at, kind, text))) if at.elapsed() < DOUBT => {
+                Written::Lost(0, io::Error::new(*kind, text.clone()))
+            }
+            (None, _) => Written::All,
+            (Some((count, error)), _) => {
+                let is_udp = matches!(self.to, To::Udp(_));
+                self.doubt = is_udp.then(|| (Instant::now(), error.kind(), error.to_string()));
+                Written::Lost(count, error)
+            }
         }
     }
 }
@@ -388,7 +404,8 @@ mod tests {
         );
         let receiver = UdpSocket::bind(address).unwrap();
         assert!(matches!(socket.write(b"three\n"), Written::Lost(1, _)));
-        assert!(matches!(socket.write(b"four\n"), Written::All));
+        // The next error may come late.
+        assert!(matches!(socket.write(b"four\n"), Written::Lost(0, _)));
         let mut piece = [0; 64];
         for line in ["three", "four"] {
             let count = receiver.recv(&mut piece).unwrap();

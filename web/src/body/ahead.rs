@@ -39,6 +39,7 @@ use crate::conn::buffers::{self, Size};
 use crate::conn::output::{Flushed, Outlet};
 use crate::conn::peer::SLOW_AFTER;
 use crate::conn::unnamed::{Claimed, Space, Unnamed, in_folder};
+use crate::conn::waited::Beginning;
 
 /// The bytes of a piece, the most in one read. A piece is smaller where memory is short.
 pub(crate) const PIECE: usize = Size::K64.bytes();
@@ -118,13 +119,13 @@ pub(crate) trait Source {
     /// Whether nothing has been received that has not been read, and the body has not ended.
     fn may_wait(&self) -> bool;
 
-    /// Waits until a read would find something, the end or an error for example. The caller holds nothing meanwhile. Calls `if_slow`
-    /// when that has taken a while, and stops if it returns false. Returns false then.
+    /// Waits until a read would find something, the end or an error for example. The caller holds nothing meanwhile. Returns false if the
+    /// wait is stopped.
     ///
     /// # Suspends
     ///
     /// Until then.
-    fn wait(&mut self, if_slow: &mut dyn FnMut() -> bool) -> io::Result<bool>;
+    fn wait(&mut self, beginning: &mut Beginning<'_>) -> io::Result<bool>;
 
     /// Whether a client that keeps up is better served without the queue.
     fn is_worth_splicing(&self) -> bool {
@@ -139,8 +140,9 @@ pub(crate) enum Stopped {
     Done,
     /// The client takes the bytes faster than they arrive.
     KeepsUp,
-    /// The client has all bytes, none has arrived for a while, and the body may [pause](Outlet::pause).
-    Silent,
+    /// The client has all bytes, none has arrived for this time, and the body may [pause](Outlet::pause).
+    #[cfg_attr(not(feature = "proxy"), allow(dead_code, reason = "FastCGI keeps the time itself"))]
+    Silent(Duration),
 }
 
 struct Queue<'b> {
@@ -209,6 +211,8 @@ struct State {
     is_writing: bool,
     /// The writer has nothing to do.
     starving: bool,
+    /// The client had all bytes when the writer began to starve.
+    has_all: bool,
     end: Option<io::Result<Stopped>>,
 }
 
@@ -317,7 +321,7 @@ pub(super) fn read_ahead<S: Source>(
         queue.state.borrow_mut().end = Some(Ok(Stopped::Done));
         return queue.drain(out);
     }
-    let may_pause = out.may_pause();
+    let may_pause = out.patience().is_some();
     osier::scope(|s| {
         s.spawn_local(|| {
             let _ended = EndOnUnwind(&queue);
@@ -325,7 +329,7 @@ pub(super) fn read_ahead<S: Source>(
                 Some(body) => queue.fill(body, can_splice, may_pause),
                 None => Ok(Stopped::Done),
             };
-            if !matches!(end, Ok(Stopped::KeepsUp)) {
+            if !matches!(end, Ok(Stopped::KeepsUp | Stopped::Silent(_))) {
                 // Give the connection back, or close it, now and not at the end of the scope.
                 *source = None;
             }
@@ -360,11 +364,15 @@ impl Queue<'_> {
         loop {
             let mut goes_on = || {
                 osier::fiber::shrink_stack();
-                // The connection's own fiber may pause.
-                !(may_pause && self.state.borrow().starving)
+                let state = self.state.borrow();
+                !(may_pause && state.starving && state.has_all)
             };
-            if !source.wait(&mut goes_on)? {
-                return Ok(Stopped::KeepsUp);
+            let mut beginning = Beginning {
+                lasts: SLOW_AFTER,
+                goes_on: &mut goes_on,
+            };
+            if !source.wait(&mut beginning)? {
+                return Ok(Stopped::Silent(SLOW_AFTER));
             }
             let (mut piece, space) = self.empty_piece();
             let most = match space.is_some() {
@@ -498,10 +506,13 @@ impl Queue<'_> {
                         Some(end) => return end,
                         None => {
                             drop(state);
-                            if self.settle(out)? {
+                            let (has_waited, flushed) = self.settle(out)?;
+                            if has_waited {
                                 continue;
                             }
-                            self.state.borrow_mut().starving = true;
+                            let mut state = self.state.borrow_mut();
+                            (state.starving, state.has_all) = (true, flushed == Flushed::All);
+                            drop(state);
                             // The client has all that has come from the backend.
                             waits_for(Activity::Network, || {
                                 if !self.filled.wait_timeout(SLOW_AFTER) {
@@ -526,20 +537,24 @@ impl Queue<'_> {
         }
     }
 
-    /// Waits until the client has taken what the output and TLS hold, or only the file is left. Returns whether it has waited.
+    /// Waits until the client has taken what the output and TLS hold, or only the file is left. Returns whether it has waited, and what
+    /// has left.
     ///
     /// # Suspends
     ///
     /// Until then.
-    fn settle(&self, out: &mut dyn Outlet) -> io::Result<bool> {
+    fn settle(&self, out: &mut dyn Outlet) -> io::Result<(bool, Flushed)> {
         let mut has_waited = false;
-        while out.try_flush()? == Flushed::Part && self.last_part().is_none() {
+        loop {
+            let flushed = out.try_flush()?;
+            if flushed != Flushed::Part || self.last_part().is_some() {
+                return Ok((has_waited, flushed));
+            }
             has_waited = true;
             if !out.takes_bytes()? {
                 self.spill_rest();
             }
         }
-        Ok(has_waited)
     }
 
     /// The unsent part of the file, if nothing else is left of the body.
@@ -654,8 +669,8 @@ pub(super) mod tests {
             true
         }
 
-        fn wait(&mut self, _: &mut dyn FnMut()) -> io::Result<()> {
-            Ok(())
+        fn wait(&mut self, _: &mut Beginning<'_>) -> io::Result<bool> {
+            Ok(true)
         }
     }
 
@@ -738,9 +753,9 @@ pub(super) mod tests {
             true
         }
 
-        fn wait(&mut self, _: &mut dyn FnMut()) -> io::Result<()> {
+        fn wait(&mut self, _: &mut Beginning<'_>) -> io::Result<bool> {
             osier::yield_now();
-            Ok(())
+            Ok(true)
         }
     }
 

@@ -7,11 +7,10 @@ use std::fmt;
 #[cfg(feature = "sendfile")]
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::pin::Pin;
 use std::sync::Arc;
 
 use crate::RequestBody;
-use crate::conn::output::Outlet;
+use crate::conn::output::{Outlet, Producer};
 #[cfg(feature = "sendfile")]
 use crate::conn::rest::FilePart;
 use crate::conn::trailers::Trailers;
@@ -26,12 +25,6 @@ pub struct Body {
     /// unknown.
     pub(crate) text: Option<bool>,
 }
-
-/// Code that writes a streamed body.
-pub(crate) type Producer = Box<dyn FnOnce(&mut dyn Outlet) -> io::Result<()>>;
-
-/// The rest of a streamed body, whose code waits without a stack: the future of the code that goes on.
-pub(crate) type Paused = Pin<Box<dyn Future<Output = Producer>>>;
 
 /// Code that reads the request's body while it writes the response's.
 pub(crate) type Exchanger = Box<dyn FnOnce(&mut RequestBody<'_>, &mut dyn Outlet) -> io::Result<()>>;

@@ -18,9 +18,10 @@ use osier::fiber::{Activity, waits_for};
 use osier_http::is_field;
 
 use super::ahead::{Bounds, Piece, Source, Stopped, read_ahead};
-use crate::body::outgoing::Producer;
 use crate::conn::ignoring_case::strip_prefix;
-use crate::conn::output::{Flushed, Outlet};
+use crate::conn::output::{Flushed, Outlet, Producer};
+use crate::conn::peer::SLOW_AFTER;
+use crate::conn::waited::Beginning;
 
 /// The most bytes that the connection's own fiber passes on.
 const AT_FIRST: u64 = 256 << 10;
@@ -94,15 +95,20 @@ fn keep_up(source: &mut impl Source, can_splice: bool, out: &mut dyn Outlet) -> 
             if can_splice && source.is_worth_splicing() {
                 return Ok(Some(Stopped::KeepsUp));
             }
-            let may_pause = out.may_pause();
+            let patience = out.patience();
+            let lasts = patience.unwrap_or(SLOW_AFTER);
             let mut goes_on = || {
-                if !may_pause {
+                if patience.is_none() {
                     out.shrink();
                 }
-                !may_pause
+                patience.is_none()
             };
-            if !waits_for(Activity::Network, || source.wait(&mut goes_on))? {
-                return Ok(Some(Stopped::Silent));
+            let mut beginning = Beginning {
+                lasts,
+                goes_on: &mut goes_on,
+            };
+            if !waits_for(Activity::Network, || source.wait(&mut beginning))? {
+                return Ok(Some(Stopped::Silent(lasts)));
             }
         }
         let (count, has_ended) = source.pass_on(out)?;
@@ -147,7 +153,7 @@ mod tests {
             self.left > 0
         }
 
-        fn wait(&mut self, _: &mut dyn FnMut() -> bool) -> io::Result<bool> {
+        fn wait(&mut self, _: &mut Beginning<'_>) -> io::Result<bool> {
             Ok(true)
         }
     }

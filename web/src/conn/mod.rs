@@ -77,6 +77,8 @@ pub(crate) mod tunnel;
 #[cfg(any(feature = "fastcgi", feature = "proxy"))]
 pub(crate) mod unnamed;
 pub(crate) mod upgrade;
+#[cfg(any(feature = "fastcgi", feature = "proxy"))]
+pub(crate) mod waited;
 pub(crate) mod worker;
 #[cfg(feature = "h2")]
 pub(crate) mod written;
@@ -647,7 +649,7 @@ impl Conn {
             Stage::Begins(takeover, extensions, end) => self.take_over((takeover, extensions, end), Vec::new()),
             Stage::Sending(sending) if cause == Cause::Deadline => self.expect_more(sending),
             Stage::Sending(sending) => self.send_on(sending),
-            Stage::Paused(paused) => self.wake_paused(paused, cause),
+            Stage::Paused(paused) => self.wake_paused(paused),
             Stage::Session(_) => unreachable!("woken above"),
             #[cfg(feature = "h2")]
             Stage::Streams(_) => unreachable!("woken above"),

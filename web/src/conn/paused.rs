@@ -16,13 +16,13 @@ use std::io;
 use std::task::{Context, Poll};
 
 use http::Extensions;
-use osier::dormant::{AfterBurst, Cause};
+use osier::dormant::AfterBurst;
 use osier::memory::Charge;
 #[cfg(feature = "h2")]
 use osier_http::Head;
 
 use crate::conn::close::CloseReason;
-use crate::conn::worker::INPUT_BYTES;
+use crate::conn::worker::{Buffers, INPUT_BYTES};
 use crate::conn::{Conn, First, Stage};
 
 /// The memory of a response that has paused, apart from bytes of its client: its notes, and the code of its body.
@@ -30,6 +30,9 @@ pub(crate) const PAUSED_BYTES: usize = 1500;
 
 /// A response that is not all sent, as the code that serves requests sees it.
 pub(crate) trait Unfinished: Any {
+    /// Whether the code of the body goes on.
+    fn is_ready(&self) -> bool;
+
     /// Polls what the code of the body waits for.
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<()>;
 
@@ -91,8 +94,9 @@ impl Conn {
     }
 
     /// Goes on with the response, or listens to the client.
-    pub(super) fn wake_paused(&mut self, mut paused: Box<Paused>, cause: Cause) -> AfterBurst {
-        if cause == Cause::Woken {
+    pub(super) fn wake_paused(&mut self, mut paused: Box<Paused>) -> AfterBurst {
+        // The connection may have been woken for another reason.
+        if paused.response.as_ref().is_some_and(|response| response.is_ready()) {
             return self.go_on_with(paused);
         }
         match self.listen(&mut paused.received) {
@@ -129,8 +133,16 @@ impl Conn {
     }
 
     fn go_on_with(&mut self, mut paused: Box<Paused>) -> AfterBurst {
-        let mut buffers = self.link.worker.take_buffers();
         let received = std::mem::take(&mut paused.received);
+        if received.is_empty() {
+            // Many may go on at once, with a few bytes each.
+            let nothing = Buffers {
+                input: Box::default(),
+                output: Vec::new(),
+            };
+            return self.burst_with(nothing, 0, First::Paused(paused));
+        }
+        let mut buffers = self.link.worker.take_buffers();
         if buffers.input.len() < received.len() {
             buffers.input = vec![0; received.len()].into_boxed_slice();
         }

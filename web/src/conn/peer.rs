@@ -405,8 +405,9 @@ impl Sink<'_> {
                 let mut left = second;
                 while !left.is_empty() {
                     let (piece, rest) = left.split_at(stream.room().max(STREAM_PIECE).min(left.len()));
-                    stream.write(piece)?;
-                    *sent += piece.len() as u64;
+                    stream
+                        .write(piece)
+                        .inspect_err(|_| *sent = (second.len() - left.len()) as u64)?;
                     left = rest;
                 }
                 return Ok(());

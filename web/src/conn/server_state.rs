@@ -52,6 +52,9 @@ pub(crate) struct ServerState {
     pub(crate) log: Log,
     /// Lines that say why new connections wait. Each worker meets the same reason.
     pub(crate) waits: Seldom,
+    /// Lines about WebSockets in streams of HTTP/2 that cannot begin, or leave no stream.
+    #[cfg(feature = "h2")]
+    pub(crate) tunnels: Seldom,
     pub(crate) on_connection: Option<ConnectionHook>,
     /// Set when the graceful shutdown begins.
     pub(crate) shutdown: Arc<Event>,

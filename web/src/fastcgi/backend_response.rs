@@ -14,6 +14,7 @@ use osier_http::cgi::{self, Scanner, longest_field};
 
 use super::exchange::{Exchange, Failure, Said};
 use crate::body::ahead::Source;
+use crate::conn::waited::Beginning;
 use crate::response::broken::Broken;
 
 /// The most bytes that a backend may still write when its body is no longer wanted: after the last byte of its
@@ -241,12 +242,12 @@ impl Source for BackendResponse {
         self.here().is_empty() && self.exchange.may_wait()
     }
 
-    fn wait(&mut self, if_slow: &mut dyn FnMut() -> bool) -> io::Result<bool> {
+    fn wait(&mut self, beginning: &mut Beginning<'_>) -> io::Result<bool> {
         while self.here().is_empty() {
             match self.exchange.next_here()? {
                 Some(Said::Piece(piece)) => self.piece = piece,
                 Some(Said::End) => break,
-                None if self.exchange.fill(if_slow)? => {}
+                None if self.exchange.fill(beginning)? => {}
                 None => return Ok(false),
             }
         }
@@ -278,9 +279,9 @@ impl Source for Announced {
         self.left > 0 && self.response.as_ref().is_some_and(Source::may_wait)
     }
 
-    fn wait(&mut self, if_slow: &mut dyn FnMut() -> bool) -> io::Result<bool> {
+    fn wait(&mut self, beginning: &mut Beginning<'_>) -> io::Result<bool> {
         match &mut self.response {
-            Some(response) if self.left > 0 => response.wait(if_slow),
+            Some(response) if self.left > 0 => response.wait(beginning),
             _ => Ok(true),
         }
     }

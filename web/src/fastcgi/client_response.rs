@@ -198,7 +198,7 @@ fn pass_on(source: impl Pauses + 'static, bounds: Bounds, out: &mut dyn Outlet) 
         match relay::pass_on(&mut source, VecDeque::new(), &bounds, false, out)? {
             Stopped::Done => return Ok(()),
             Stopped::KeepsUp => {}
-            Stopped::Silent => break,
+            Stopped::Silent(_) => break,
         }
     }
     if let Some(silent) = source {

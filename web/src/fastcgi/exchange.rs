@@ -26,8 +26,9 @@ use super::sender::{Failed, Progress};
 use super::stderr::Stderr;
 use crate::conn::buffers::{self, Size};
 use crate::conn::log::record::Level;
+use crate::conn::peer::SLOW_AFTER;
+use crate::conn::waited::{Beginning, Waited};
 use crate::upstream::Lease;
-use crate::upstream::lease::Waited;
 
 /// The time limits for the backend.
 #[derive(Clone, Copy, Debug)]
@@ -253,9 +254,12 @@ impl Exchange {
             if let Some(said) = self.next_here()? {
                 return Ok(said);
             }
-            self.fill(&mut || {
-                shrink_stack();
-                true
+            self.fill(&mut Beginning {
+                lasts: SLOW_AFTER,
+                goes_on: &mut || {
+                    shrink_stack();
+                    true
+                },
             })?;
         }
     }
@@ -284,20 +288,19 @@ impl Exchange {
         self.ended.unwrap_or(0)
     }
 
-    /// Reads more bytes. All received bytes must have been decoded. Calls `if_slow` when that has taken a while, and stops if it returns
-    /// false. Returns false then.
+    /// Reads more bytes. All received bytes must have been decoded. Returns false if the wait for them is stopped.
     ///
     /// # Suspends
     ///
     /// Until the backend has sent some.
-    pub fn fill(&mut self, if_slow: &mut dyn FnMut() -> bool) -> Result<bool, Failure> {
+    pub fn fill(&mut self, beginning: &mut Beginning<'_>) -> Result<bool, Failure> {
         debug_assert!(self.unread.is_empty());
         let lease = self.lease();
         buffers::give(mem::take(&mut self.input));
         loop {
             let was_sent = self.sending.is_done();
             let read = match self.time_left(was_sent) {
-                Some(left) => match self.read(&lease, left, if_slow) {
+                Some(left) => match self.read(&lease, left, beginning) {
                     Ok(None) => return Ok(false),
                     read => read.map(Option::unwrap_or_default),
                 },
@@ -356,9 +359,9 @@ impl Exchange {
         Some(left).filter(|left| !left.is_zero())
     }
 
-    /// Reads bytes that arrive within `limit`. `None` if `if_slow` has stopped the wait.
-    fn read(&mut self, lease: &Lease, limit: Duration, if_slow: &mut dyn FnMut() -> bool) -> io::Result<Option<usize>> {
-        match lease.wait_readable(limit, if_slow)? {
+    /// Reads bytes that arrive within `limit`. `None` if the wait for them is stopped.
+    fn read(&mut self, lease: &Lease, limit: Duration, beginning: &mut Beginning<'_>) -> io::Result<Option<usize>> {
+        match lease.wait_readable(limit, beginning)? {
             Waited::Readable => {}
             Waited::Late => return Err(io::ErrorKind::TimedOut.into()),
             Waited::Stopped => return Ok(None),

@@ -17,7 +17,6 @@ use crate::body::incoming::BodyError;
 use crate::body::outgoing::Kind;
 use crate::conn::output::{Outlet, Output};
 use crate::conn::trailers::Trailers;
-use crate::upstream::Upstream;
 use crate::upstream::attempt::while_sending;
 use crate::{Body, Request, Response};
 
@@ -142,10 +141,7 @@ pub(super) fn make(
         backend.close_after();
     }
     let mut received = Vec::new();
-    let relay = || Relay {
-        bounds: settings.bounds(head.is_stream),
-        context: Context::of(settings, number),
-    };
+    let relay = || Relay::new(settings, head.is_stream, number);
     let kind = if head.body == ReplyLength::None {
         if !sender.is_done() {
             backend.close_after();
@@ -274,31 +270,4 @@ fn upgrade(
     response.fields = fields;
     response.has_date = has_date;
     response
-}
-
-/// The context of a failing body, for the log.
-pub(super) struct Context {
-    upstream: Upstream,
-    backend: usize,
-}
-
-impl Context {
-    fn of(settings: &Settings, backend: usize) -> Context {
-        Context {
-            upstream: settings.upstream.clone(),
-            backend,
-        }
-    }
-
-    pub(super) fn explain(&self, error: io::Error) -> io::Error {
-        if Cancelled::is(&error) || BodyError::of(&error).is_some() {
-            return error;
-        }
-        let (name, label) = (self.upstream.name(), self.upstream.label(self.backend));
-        let upstream = match name == label {
-            true => String::new(),
-            false => format!("upstream {name}: "),
-        };
-        io::Error::new(error.kind(), format!("{upstream}backend {label}: {error}"))
-    }
 }

@@ -315,8 +315,9 @@ impl Proxy {
     /// ```
     ///
     /// The handler gets the request and the path in its [canonical form](crate::path::Path::canonical), without a query; a value that is no
-    /// path gets 502. The response also gets the backend's Content-Type, Content-Disposition, Cache-Control, Expires and cookies. Clients do not get the fields
-    /// `X-Accel-Redirect`, `-Expires`, `-Limit-Rate` and `-Charset` of any response. A backend does not get the fields `X-Sendfile-Type` and
+    /// path gets 502. A response of 2xx also gets the backend's Content-Type, Content-Disposition, Cache-Control, Expires, Vary, cookies and
+    /// the fields that restrict pages (`Content-Security-Policy` for example), and a 304 those that are not of the file. Clients do not get the
+    /// fields `X-Accel-Redirect`, `-Expires`, `-Limit-Rate` and `-Charset` of any response. A backend does not get the fields `X-Sendfile-Type` and
     /// `X-Accel-Mapping` of clients, by which some applications choose the path; a function before the proxy may set them.
     ///
     /// By default there is none, and all these fields pass.

@@ -17,16 +17,23 @@
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::io::{self, Write};
+use std::time::Duration;
 
+use osier::Cancelled;
+
+use super::Settings;
 use super::backend_response::BackendResponse;
-use super::client_response::Context;
 use crate::body::ahead::{Bounds, PIECE, Piece, Source, Stopped};
+use crate::body::incoming::BodyError;
 use crate::body::relay::{pass_on, pause};
 use crate::body::spool::has_room;
 use crate::conn::buffers::Size;
 use crate::conn::output::Outlet;
+use crate::conn::peer::SLOW_AFTER;
 use crate::conn::trailers::Trailers;
 use crate::conn::transport::Transport;
+use crate::conn::waited::Beginning;
+use crate::upstream::Upstream;
 
 /// The least rest of a body, in bytes, that is worth splicing.
 const SPLICE_LEAST: u64 = 32 << 10;
@@ -62,9 +69,9 @@ impl Source for Relayed<'_> {
         self.response.may_wait()
     }
 
-    fn wait(&mut self, if_slow: &mut dyn FnMut() -> bool) -> io::Result<bool> {
+    fn wait(&mut self, beginning: &mut Beginning<'_>) -> io::Result<bool> {
         match self.response.may_wait() {
-            true => self.response.wait(if_slow),
+            true => self.response.wait(beginning),
             false => Ok(true),
         }
     }
@@ -77,12 +84,21 @@ impl Source for Relayed<'_> {
 /// How a body is relayed.
 pub(super) struct Relay {
     /// How much is read ahead of the client.
-    pub(super) bounds: Bounds,
-    /// The words of the log about a failure.
-    pub(super) context: Context,
+    bounds: Bounds,
+    context: Context,
 }
 
 impl Relay {
+    pub(super) fn new(settings: &Settings, is_stream: bool, backend: usize) -> Relay {
+        Relay {
+            bounds: settings.bounds(is_stream),
+            context: Context {
+                upstream: settings.upstream.clone(),
+                backend,
+            },
+        }
+    }
+
     /// Passes the body on: first `received`, then the rest of `backend`, and its trailer. If `out` lets it, it pauses where the backend sends
     /// nothing for a while.
     ///
@@ -102,20 +118,29 @@ impl Relay {
     fn go_on(self, backend: BackendResponse, out: &mut dyn Outlet) -> io::Result<()> {
         match self.pass_on(backend, out) {
             Ok(None) => Ok(()),
-            Ok(Some(silent)) => {
+            Ok(Some((silent, waited))) => {
                 let go_on = move |backend, waited: io::Result<()>, out: &mut dyn Outlet| match waited {
                     Ok(()) => self.go_on(backend, out),
                     Err(error) => Err(self.context.explain(error)),
                 };
-                pause(silent, async |backend| backend.wait_async().await, go_on, out);
+                pause(
+                    silent,
+                    async move |backend| backend.wait_async(waited).await,
+                    go_on,
+                    out,
+                );
                 Ok(())
             }
             Err(error) => Err(self.context.explain(error)),
         }
     }
 
-    /// Passes the body on to its end. Returns a backend that sends nothing for a while.
-    fn pass_on(&self, backend: BackendResponse, out: &mut dyn Outlet) -> io::Result<Option<BackendResponse>> {
+    /// Passes the body on to its end. Returns a backend that sends nothing for a while, and how long that is.
+    fn pass_on(
+        &self,
+        backend: BackendResponse,
+        out: &mut dyn Outlet,
+    ) -> io::Result<Option<(BackendResponse, Duration)>> {
         let (bounds, trailers) = (&self.bounds, RefCell::default());
         let mut backend = Some(Relayed {
             response: backend,
@@ -130,7 +155,7 @@ impl Relay {
                 match splice(&mut backend, &mut bytes, bounds, out)? {
                     Splicing::Ends => {}
                     Splicing::IsImpossible => can_splice = false,
-                    Splicing::IsSilent => return Ok(backend.map(|relayed| relayed.response)),
+                    Splicing::IsSilent => return Ok(backend.map(|relayed| (relayed.response, SLOW_AFTER))),
                 }
                 rest = Piece::copy(&bytes);
             }
@@ -140,7 +165,7 @@ impl Relay {
                     return Ok(None);
                 }
                 Stopped::KeepsUp => {}
-                Stopped::Silent => return Ok(backend.map(|relayed| relayed.response)),
+                Stopped::Silent(waited) => return Ok(backend.map(|relayed| (relayed.response, waited))),
             }
         }
     }
@@ -166,7 +191,7 @@ fn splice(
     let Some(body) = body.filter(|body| body.is_plain_for(SPLICE_LEAST)) else {
         return Ok(Splicing::Ends);
     };
-    let may_pause = out.may_pause();
+    let may_pause = out.patience().is_some();
     while rest.is_empty() && body.is_plain_for(1) {
         // Bytes that the client does not take are copied to memory.
         let most = if has_room(SPLICED, bounds.ample()) {
@@ -191,4 +216,24 @@ fn splice(
         *backend = None;
     }
     Ok(Splicing::Ends)
+}
+
+/// The context of a failing body, for the log.
+struct Context {
+    upstream: Upstream,
+    backend: usize,
+}
+
+impl Context {
+    fn explain(&self, error: io::Error) -> io::Error {
+        if Cancelled::is(&error) || BodyError::of(&error).is_some() {
+            return error;
+        }
+        let (name, label) = (self.upstream.name(), self.upstream.label(self.backend));
+        let upstream = match name == label {
+            true => String::new(),
+            false => format!("upstream {name}: "),
+        };
+        io::Error::new(error.kind(), format!("{upstream}backend {label}: {error}"))
+    }
 }

@@ -18,15 +18,14 @@ use crate::conn::close::CloseReason;
 use crate::conn::log::Causes;
 use crate::conn::log::record::{Level, Reason, Record};
 use crate::conn::output::Mark;
+use crate::conn::peer::SLOW_AFTER;
 use crate::conn::rest::{Report, Unsent};
 use crate::conn::serve::After;
-use crate::conn::tunnel::TunnelHook;
 use crate::conn::upgrade::Takeover;
-use crate::request::Marks;
 use crate::response::broken::Broken;
-use crate::server::burst::{App, Burst, DRAIN_BYTES, Panicked};
+use crate::server::burst::{Burst, DRAIN_BYTES, Panicked};
 use crate::server::paused::Begun;
-use crate::server::served::{CLIENT_GONE, Client, Served};
+use crate::server::served::{CLIENT_GONE, Client};
 use crate::{RequestBody, Response};
 
 impl Burst<'_> {
@@ -57,7 +56,8 @@ impl Burst<'_> {
             head.exchange()
         };
         if response.body.kind.is_slow() {
-            self.output.let_leave(body.is_done(), response.ends_with_client);
+            let patience = response.ends_with_client.then_some(SLOW_AFTER);
+            self.output.let_leave(body.is_done(), patience);
             return self.answer_slowly(response, head, exchange, None);
         }
         let sent = self.write_head(response, exchange);
@@ -250,7 +250,7 @@ impl Burst<'_> {
             let head = Head::parse(head, &mut slots, &server.limits).ok();
             let client = Client::Known(client, is_proxied);
             let bytes = bytes.saturating_sub(left);
-            report(&app, client, &marks, (head.as_ref(), None), status, bytes);
+            app.report(client, &marks, (head.as_ref(), None), status, bytes);
         }))
     }
 
@@ -425,7 +425,7 @@ impl Burst<'_> {
         if self.app.observer.is_some() {
             let (client, hook) = (Client::of(self.peer, &self.marks), Cell::new(None));
             let tunnel = session.is_tunnel().then_some(&hook);
-            report(self.app, client, &self.marks, (Some(head), tunnel), 101, 0);
+            self.app.report(client, &self.marks, (Some(head), tunnel), 101, 0);
             if let Some(hook) = hook.take() {
                 session.at_tunnel_end(hook);
             }
@@ -437,32 +437,9 @@ impl Burst<'_> {
     pub(crate) fn observe(&self, head: Option<&Head<'_>>, status: u16, bytes: u64) {
         if self.app.observer.is_some() {
             let client = Client::of(self.peer, &self.marks);
-            report(self.app, client, &self.marks, (head, None), status, bytes);
+            self.app.report(client, &self.marks, (head, None), status, bytes);
         }
     }
-}
-
-#[inline(never)]
-pub(crate) fn report(
-    app: &App,
-    client: Client<'_>,
-    marks: &Marks,
-    (head, tunnel): (Option<&Head<'_>>, Option<&Cell<Option<TunnelHook>>>),
-    status: u16,
-    bytes: u64,
-) {
-    let Some(observer) = &app.observer else { return };
-    let nanos = marks.timing.note_end().unwrap_or(0);
-    observer(&Served {
-        head,
-        status,
-        bytes,
-        nanos,
-        client,
-        marks,
-        handler: &app.handler,
-        tunnel,
-    });
 }
 
 /// Whether the request has the Upgrade field and the connection option that makes it hop-by-hop

@@ -43,6 +43,7 @@ use crate::conn::peer::{Gone, Peer};
 use crate::conn::serve::{After, Input, Serve};
 #[cfg(feature = "h2")]
 use crate::conn::serve::{Local, Multiplexed};
+use crate::conn::tunnel::TunnelHook;
 #[cfg(feature = "h2")]
 use crate::conn::worker::Link;
 use crate::conn::worker::{Buffers, INPUT_BYTES};
@@ -56,11 +57,9 @@ use crate::router::next::{Caller, Next};
 use crate::router::route::{Route, without_handler};
 #[cfg(feature = "h2")]
 use crate::server::h2;
-#[cfg(feature = "h2")]
-use crate::server::paused::PausedResponse;
 #[cfg(any(feature = "fastcgi", feature = "proxy"))]
 use crate::server::received::Received;
-use crate::server::served::{CLIENT_GONE, Observer};
+use crate::server::served::{CLIENT_GONE, Client, Observer, Served};
 use crate::{Request, RequestBody, Response};
 
 /// Least room in the buffer for a body that is not there as a whole, in bytes.
@@ -95,6 +94,30 @@ impl App {
     pub(crate) fn observing(&self) -> Option<Arc<App>> {
         self.observer.as_ref().and_then(|_| self.this.upgrade())
     }
+
+    /// Calls the observer, if there is one.
+    #[inline(never)]
+    pub(crate) fn report(
+        &self,
+        client: Client<'_>,
+        marks: &Marks,
+        (head, tunnel): (Option<&Head<'_>>, Option<&Cell<Option<TunnelHook>>>),
+        status: u16,
+        bytes: u64,
+    ) {
+        let Some(observer) = &self.observer else { return };
+        let nanos = marks.timing.note_end().unwrap_or(0);
+        observer(&Served {
+            head,
+            status,
+            bytes,
+            nanos,
+            client,
+            marks,
+            handler: &self.handler,
+            tunnel,
+        });
+    }
 }
 
 impl Serve for App {
@@ -124,7 +147,7 @@ impl Serve for App {
 
     fn serve_paused(&self, peer: Peer<'_>, output: &Output<'_>, input: &mut Input, paused: Box<Paused>) -> After {
         let burst = Burst::new(self, peer, output);
-        osier::fiber::before_suspend(&|| burst.before_suspension(), || burst.go_on(paused, input))
+        osier::fiber::before_suspend(&|| burst.before_suspension(), || burst.go_on(*paused, input))
     }
 
     #[cfg(feature = "h2")]
@@ -137,9 +160,7 @@ impl Serve for App {
     ) -> Option<After> {
         let burst = Burst::new(self, client, output);
         burst.is_apart.set(true);
-        let done = osier::fiber::before_suspend(&|| burst.before_suspension(), || {
-            burst.finish(head, PausedResponse::left(response), true)
-        });
+        let done = osier::fiber::before_suspend(&|| burst.before_suspension(), || burst.finish(head, response, true));
         done.err()
     }
 
@@ -372,8 +393,7 @@ impl<'b> Burst<'b> {
     pub(crate) fn run(&self, input: &mut Input) -> After {
         let mut gone = Gone::Default;
         loop {
-            self.output
-                .enters_frame(matches!(gone, Gone::Cancel | Gone::CancelUnlessHalfClosed));
+            self.enters_frame(gone);
             match self.under(gone, || self.run_under(gone, input)) {
                 Ok(Step::Under(other)) => gone = other,
                 Ok(Step::Done(after)) => return after,
@@ -392,6 +412,7 @@ impl<'b> Burst<'b> {
         let found = self.app.handler.find_for(head, &read, &mut params);
         let way = Way::new(&found, &params, &read);
         loop {
+            self.enters_frame(gone);
             // A byte beyond the limit of the body is read to this place.
             let mut beyond = [0];
             let arrived = Arrived {
@@ -407,6 +428,13 @@ impl<'b> Burst<'b> {
                 Err(_) => return Some(After::Gone),
             }
         }
+    }
+
+    /// Notes a policy for what is left of a response.
+    #[inline]
+    fn enters_frame(&self, gone: Gone) {
+        let is_frame = matches!(gone, Gone::Cancel | Gone::CancelUnlessHalfClosed);
+        self.output.enters_frame(is_frame);
     }
 
     /// Runs `body` under a policy.

@@ -492,6 +492,8 @@ impl Server {
             tls: self.tls,
             log: self.log,
             waits: Seldom::default(),
+            #[cfg(feature = "h2")]
+            tunnels: Seldom::default(),
             on_connection: self.on_connection,
             shutdown: Arc::new(Event::manual()),
             connections: (0..workers).map(|_| ConnectionCount::default()).collect(),

@@ -8,21 +8,25 @@ use std::cell::Cell;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant};
 
 use http::{Extensions, StatusCode};
 use osier::fiber::{Activity, RequestWords, describe_request, waits_for};
 use osier::memory::Account;
 use osier_http::{Head, Sent, Slots, Transfer};
 
-use crate::body::outgoing::{self, Producer};
 use crate::conn::close::CloseReason;
+use crate::conn::output::{PausedCode, Producer};
 use crate::conn::paused::{Paused, Unfinished};
+use crate::conn::peer::SLOW_AFTER;
 use crate::conn::serve::{After, Input};
 use crate::conn::server_state::ServerState;
 use crate::request::Marks;
-use crate::server::answer::report;
 use crate::server::burst::{App, Burst};
 use crate::server::served::Client;
+
+/// A body that has paused for a shorter time is busy: it does not pause again at once.
+const BUSY: Duration = Duration::from_millis(100);
 
 /// A response whose head has been written.
 #[derive(Clone, Copy)]
@@ -38,6 +42,7 @@ pub(crate) struct PausedResponse {
     begun: Begun,
     /// The bytes of the body that have been passed on.
     passed: u64,
+    since: Instant,
     marks: Marks,
     client: (SocketAddr, bool),
     server: Arc<ServerState>,
@@ -47,11 +52,15 @@ pub(crate) struct PausedResponse {
 
 /// The rest of a body.
 enum Body {
-    Waits(outgoing::Paused),
+    Waits(PausedCode),
     GoesOn(Producer),
 }
 
 impl Unfinished for PausedResponse {
+    fn is_ready(&self) -> bool {
+        matches!(self.body, Body::GoesOn(_))
+    }
+
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if let Body::Waits(paused) = &mut self.body {
             self.body = Body::GoesOn(ready!(paused.as_mut().poll(cx)));
@@ -77,7 +86,7 @@ impl Unfinished for PausedResponse {
 
 impl PausedResponse {
     /// The response that a burst has left.
-    pub(crate) fn left(response: Box<dyn Unfinished>) -> PausedResponse {
+    fn left(response: Box<dyn Unfinished>) -> PausedResponse {
         let response: Box<dyn Any> = response;
         let response = response.downcast();
         *response.unwrap_or_else(|_| unreachable!("no burst leaves another type"))
@@ -86,14 +95,14 @@ impl PausedResponse {
     fn tell(&self, app: &App, head: Option<&Head<'_>>) {
         let client = Client::Known(self.client.0, self.client.1);
         let status = self.begun.status.as_u16();
-        report(app, client, &self.marks, (head, None), status, self.passed);
+        app.report(client, &self.marks, (head, None), status, self.passed);
     }
 }
 
 impl Burst<'_> {
     /// Leaves the rest of a response to the connection.
     #[cold]
-    pub(crate) fn pause(&self, begun: Begun, passed: u64, paused: outgoing::Paused) -> Box<Paused> {
+    pub(crate) fn pause(&self, begun: Begun, passed: u64, paused: PausedCode) -> Box<Paused> {
         self.marks.timing.leave_fiber(Activity::Network);
         Box::new(Paused {
             head: Box::default(),
@@ -101,6 +110,7 @@ impl Burst<'_> {
                 body: Body::Waits(paused),
                 begun,
                 passed,
+                since: osier::time::coarse_now(),
                 marks: self.marks.clone(),
                 client: Client::of(self.peer, &self.marks).address(),
                 server: self.peer.worker.server.clone(),
@@ -118,7 +128,7 @@ impl Burst<'_> {
     /// # Suspends
     ///
     /// As the code of the body does, and as [`run`](Burst::run) does.
-    pub(crate) fn go_on(&self, mut paused: Box<Paused>, input: &mut Input) -> After {
+    pub(crate) fn go_on(&self, mut paused: Paused, input: &mut Input) -> After {
         let mut slots: Slots = Slots::new();
         let bytes = std::mem::take(&mut paused.head);
         let Ok(head) = Head::parse(&bytes, &mut slots, &self.peer.worker.server.limits) else {
@@ -126,8 +136,12 @@ impl Burst<'_> {
         };
         let may_pause = paused.may_pause;
         let response = paused.response.take().expect("only one burst takes it");
-        match self.finish(&head, PausedResponse::left(response), may_pause) {
-            Ok(true) => self.run(input),
+        match self.finish(&head, response, may_pause) {
+            Ok(true) => {
+                // The values of this request must not count with the next one.
+                drop(paused);
+                self.run(input)
+            }
             Ok(false) if input.start == input.end && (!head.keep_alive() || self.peer.closes_after_response()) => {
                 After::End(CloseReason::LastResponse)
             }
@@ -151,7 +165,13 @@ impl Burst<'_> {
     /// # Suspends
     ///
     /// As the code of the body does.
-    pub(crate) fn finish(&self, head: &Head<'_>, response: PausedResponse, may_pause: bool) -> Result<bool, After> {
+    pub(crate) fn finish(
+        &self,
+        head: &Head<'_>,
+        response: Box<dyn Unfinished>,
+        may_pause: bool,
+    ) -> Result<bool, After> {
+        let response = PausedResponse::left(response);
         let (method, target) = head.line();
         let words = RequestWords {
             method,
@@ -174,11 +194,17 @@ impl Burst<'_> {
             begun,
             marks,
             passed,
+            since,
             ..
         } = response;
         self.marks.set(&marks);
         self.suspended.set(true);
-        self.output.let_leave(true, may_pause);
+        // An event of many clients should not take a stack for each at once.
+        let patience = match osier::time::coarse_now().saturating_duration_since(since) < BUSY {
+            true => SLOW_AFTER,
+            false => Duration::ZERO,
+        };
+        self.output.let_leave(true, may_pause.then_some(patience));
         let (passed, mut body) = (Cell::new(passed), Some(body));
         let form = (begun.sent.transfer == Transfer::Chunked, begun.len);
         let mut send = || {

@@ -9,19 +9,9 @@ use osier::time::Sleep;
 use super::claim::Claim;
 use super::keeper;
 use super::ticket::Ticket;
-use crate::conn::peer::SLOW_AFTER;
 use crate::conn::transport::Transport;
+use crate::conn::waited::{Beginning, Waited};
 use crate::{Address, Stream};
-
-/// The end of a wait for a backend.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Waited {
-    Readable,
-    /// The time is over.
-    Late,
-    /// The caller waits in another way.
-    Stopped,
-}
 
 /// A connection to a backend. Dropping it closes the connection; [`keep`](Lease::keep) returns it
 /// for the next lease.
@@ -56,25 +46,24 @@ impl Lease {
         &self.transport
     }
 
-    /// Waits until the backend has sent bytes, or has ended the connection, at most for `limit`. Calls `if_slow` when that has taken
-    /// [`SLOW_AFTER`], and stops if it returns false.
+    /// Waits until the backend has sent bytes, or has ended the connection, at most for `limit`.
     ///
     /// # Suspends
     ///
     /// Until then.
-    pub(crate) fn wait_readable(&self, limit: Duration, if_slow: &mut dyn FnMut() -> bool) -> io::Result<Waited> {
-        let patience = limit.min(SLOW_AFTER);
-        let readable = |is_readable| match is_readable {
-            true => Waited::Readable,
-            false => Waited::Late,
+    pub(crate) fn wait_readable(&self, limit: Duration, beginning: &mut Beginning<'_>) -> io::Result<Waited> {
+        let patience = limit.min(beginning.lasts);
+        let within = |time| {
+            let is_readable = match time {
+                Duration::ZERO => self.transport.has_unread(),
+                time => self.transport.wait_readable_for(time)?,
+            };
+            Ok(if is_readable { Waited::Readable } else { Waited::Late })
         };
-        let waited = self.transport.wait_readable_for(patience).map(readable)?;
-        if waited == Waited::Readable || patience == limit {
-            return Ok(waited);
-        }
-        match if_slow() {
-            true => self.transport.wait_readable_for(limit - patience).map(readable),
-            false => Ok(Waited::Stopped),
+        match within(patience) {
+            Ok(Waited::Late) if patience < limit && (beginning.goes_on)() => within(limit - patience),
+            Ok(Waited::Late) if patience < limit => Ok(Waited::Stopped),
+            waited => waited,
         }
     }
 

@@ -38,7 +38,7 @@ mod counts;
 mod h2;
 mod health;
 mod keeper;
-pub(crate) mod lease;
+mod lease;
 pub(crate) mod named;
 mod names;
 mod per_worker;

@@ -4,11 +4,24 @@ use http::StatusCode;
 
 use crate::Response;
 
-/// The backend's fields that describe the file. They are sent only with the file.
-const OF_FILE: [&str; 2] = ["content-type", "content-disposition"];
+/// The backend's fields that describe the file, or say who may do what with it. They are sent only with the file.
+const OF_FILE: [&str; 12] = [
+    "access-control-allow-credentials",
+    "access-control-allow-origin",
+    "access-control-expose-headers",
+    "content-disposition",
+    "content-security-policy",
+    "content-type",
+    "cross-origin-embedder-policy",
+    "cross-origin-opener-policy",
+    "cross-origin-resource-policy",
+    "referrer-policy",
+    "x-content-type-options",
+    "x-frame-options",
+];
 
 /// The backend's fields that go into a response made in place of its own.
-const OF_RESPONSE: [&str; 3] = ["cache-control", "expires", "set-cookie"];
+const OF_RESPONSE: [&str; 4] = ["cache-control", "expires", "set-cookie", "vary"];
 
 /// Adds those of the backend's `fields` that go with `response`, which is made in place of the backend's. `is_file`: it has the file, or
 /// a part of it.

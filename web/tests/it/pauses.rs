@@ -103,6 +103,7 @@ fn what_comes_after_a_pause_arrives_in_every_framing() {
             let reader = thread::spawn(move || (client.reply(), client));
             for _ in 0..2 {
                 rest(&site, 1);
+                thread::sleep(Duration::from_millis(500)); // a time that is measured
                 go.send(()).unwrap();
             }
             let (reply, mut client) = reader.join().unwrap();
@@ -320,20 +321,32 @@ fn what_the_request_holds_is_held_through_a_pause() {
     });
     let held = Arc::new(());
     let (counted, proxy) = (held.clone(), backend.proxy());
-    let counting = Router::new().fallback_answering(move |request| {
-        request.extensions_mut().insert(counted.clone());
-        proxy.answer_after_body(request)
-    });
+    let read = held.clone();
+    let counting = Router::new()
+        .get("/count", move |_: &mut Request<'_>| {
+            Arc::strong_count(&read).to_string()
+        })
+        .fallback_answering(move |request| {
+            request.extensions_mut().insert(counted.clone());
+            proxy.answer_after_body(request)
+        });
     let (site, _) = site(counting);
     let mut client = site.connect();
     asks(&mut client, "/events", "1.1");
     for _ in 0..2 {
         rest(&site, 1);
-        assert_eq!(Arc::strong_count(&held), 3);
+        assert_eq!(Arc::strong_count(&held), 4);
+        client.send("GET /count HTTP/1.1\r\nHost: t\r\n\r\n");
         go.send(()).unwrap();
     }
     assert_eq!(client.reply().text(), "onetwo");
-    eventually("it is free", || Arc::strong_count(&held) == 2);
+    for _ in 0..2 {
+        assert_eq!(
+            client.reply().text(),
+            "3",
+            "it is free when the next requests are served"
+        );
+    }
 }
 
 #[test]

@@ -31,7 +31,6 @@ use osier::net::Stream;
 use osier::sync::Event;
 use osier_http::LAST_CHUNK;
 
-use crate::body::outgoing::Paused;
 #[cfg(feature = "sendfile")]
 use crate::conn::buffers::{self, Size};
 use crate::conn::close::CloseReason;
@@ -42,7 +41,7 @@ use crate::conn::rest::{Rest, write_now};
 use crate::conn::trailers::Trailers;
 use crate::conn::transport::Transport;
 
-pub(crate) use outlet::{BodyWriter, Outlet};
+pub(crate) use outlet::{BodyWriter, Outlet, PausedCode, Producer};
 
 /// Bytes in the buffer that cause a flush.
 pub(crate) const HIGH_WATER: usize = 64 << 10;
@@ -84,10 +83,10 @@ pub(crate) struct OutputState {
     may_leave: bool,
     /// Whether a cancellation may drop what is left.
     in_frame: bool,
-    /// Whether the body that is being sent may pause.
-    may_pause: bool,
+    /// The time that the body that is being sent waits before it pauses, if it may.
+    patience: Option<Duration>,
     /// The rest of a body that has paused.
-    paused: Option<Paused>,
+    paused: Option<PausedCode>,
     /// The trailer of the body that is being sent.
     trailers: Trailers,
     /// The file that a slow client has not taken. The buffer then holds the bytes behind it.
@@ -116,7 +115,7 @@ impl<'c> Output<'c> {
                 flushes: 0,
                 may_leave: false,
                 in_frame: false,
-                may_pause: false,
+                patience: None,
                 paused: None,
                 trailers: Trailers::new(),
                 rest: None,
@@ -400,12 +399,13 @@ impl<'c> Output<'c> {
     }
 
     /// Sets whether [`send_parts`](Output::send_parts) may leave bytes to the connection, which the caller then takes by
-    /// [`take_rest`](Output::take_rest). A body that ends with its client may also leave its code, which the caller takes by
-    /// [`take_paused`](Output::take_paused).
-    pub(crate) fn let_leave(&self, may_leave: bool, ends_with_client: bool) {
+    /// [`take_rest`](Output::take_rest). With a
+    /// [`patience`](Outlet::patience), a body may also leave its code, which the caller takes by [`take_paused`](Output::take_paused).
+    pub(crate) fn let_leave(&self, may_leave: bool, patience: Option<Duration>) {
         let mut state = self.state();
         state.may_leave = may_leave && !state.in_frame;
-        state.may_pause = state.may_leave && ends_with_client && !matches!(self.sink, Sink::Memory(_));
+        let may_pause = state.may_leave && !matches!(self.sink, Sink::Memory(_));
+        state.patience = patience.filter(|_| may_pause);
     }
 
     /// Whether the body that is being sent has paused.
@@ -414,9 +414,9 @@ impl<'c> Output<'c> {
     }
 
     /// Takes the rest of a body that has paused.
-    pub(crate) fn take_paused(&self) -> Option<Paused> {
+    pub(crate) fn take_paused(&self) -> Option<PausedCode> {
         let mut state = self.state();
-        state.may_pause = false;
+        state.patience = None;
         state.paused.take()
     }
 

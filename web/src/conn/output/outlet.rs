@@ -6,8 +6,9 @@ use std::fs::File;
 use std::io::{self, Write};
 #[cfg(feature = "sendfile")]
 use std::os::unix::fs::FileExt;
+use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use osier::fiber::{Activity, waits_for};
 #[cfg(feature = "sendfile")]
@@ -16,7 +17,6 @@ use osier::sync::Event;
 use osier_http::{CHUNK_END, ChunkHead};
 
 use super::{CHUNK_MAX, CHUNK_ROOM, Flushed, HIGH_WATER, LARGE, Output, OutputState, patience};
-use crate::body::outgoing::Paused;
 use crate::conn::peer::Sink;
 #[cfg(feature = "sendfile")]
 use crate::conn::rest::{FilePart, LeftFile, Rest};
@@ -37,6 +37,12 @@ impl<'c> Output<'c> {
         }
     }
 }
+
+/// Code that writes a streamed body.
+pub(crate) type Producer = Box<dyn FnOnce(&mut dyn Outlet) -> io::Result<()>>;
+
+/// The rest of a streamed body, whose code waits without a stack: the future of the code that goes on.
+pub(crate) type PausedCode = Pin<Box<dyn Future<Output = Producer>>>;
 
 /// The destination of a body that is produced while it is being sent.
 #[cfg_attr(
@@ -107,9 +113,9 @@ pub(crate) trait Outlet: Write {
     /// Gives back memory before a wait that takes long: that of the empty buffer, and the unused part of the stack.
     fn shrink(&mut self) {}
 
-    /// Whether the body may [pause](Outlet::pause).
-    fn may_pause(&self) -> bool {
-        false
+    /// The time that the body waits before it [pauses](Outlet::pause). `None` if it may not pause.
+    fn patience(&self) -> Option<Duration> {
+        None
     }
 
     /// The event of the graceful shutdown.
@@ -122,8 +128,8 @@ pub(crate) trait Outlet: Write {
     ///
     /// # Panics
     ///
-    /// If the body [may not](Outlet::may_pause) pause.
-    fn pause(&mut self, paused: Paused) {
+    /// If the body [may not](Outlet::patience) pause.
+    fn pause(&mut self, paused: PausedCode) {
         drop(paused);
         unreachable!("the caller has asked whether it may")
     }
@@ -167,17 +173,17 @@ impl Outlet for BodyWriter<'_, '_> {
         self.output.state().trailers = trailers;
     }
 
-    fn may_pause(&self) -> bool {
-        self.output.state().may_pause
+    fn patience(&self) -> Option<Duration> {
+        self.output.state().patience
     }
 
     fn shutdown(&self) -> Option<Arc<Event>> {
         self.output.shutdown.cloned()
     }
 
-    fn pause(&mut self, paused: Paused) {
+    fn pause(&mut self, paused: PausedCode) {
         let mut state = self.output.state();
-        assert!(state.may_pause, "the caller has asked whether it may");
+        assert!(state.patience.is_some(), "the caller has asked whether it may");
         debug_assert!(
             state.buffer.is_empty() && state.rest.is_none(),
             "everything has been sent"

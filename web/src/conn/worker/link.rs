@@ -4,7 +4,6 @@ use std::cell::Cell;
 use std::fmt;
 use std::net::{Shutdown, SocketAddr};
 use std::rc::Rc;
-#[cfg(any(feature = "h2", feature = "tls"))]
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 

@@ -12,14 +12,14 @@ use osier::io::Spliced;
 use osier::net::Stream;
 use osier_http::{BodyDecoder, Limits, Method, Reject, Reply, ReplyOutline, ReplyScanner, Slots};
 
-use super::{HEADS_MAX, NoHead, TOO_MANY_INTERIMS, go_on, patiently};
+use super::{HEADS_MAX, NoHead, TOO_MANY_INTERIMS, on_and_on, patiently};
 use crate::conn::buffers::{self, Size};
 use crate::conn::peer::SLOW_AFTER;
 use crate::conn::trailers::Trailers;
+use crate::conn::waited::{Beginning, Waited};
 use crate::proxy::sender::Progress;
 use crate::upstream::Lease;
 use crate::upstream::carrier::Carrier;
-use crate::upstream::lease::Waited;
 
 pub(in crate::proxy) struct Http1Response {
     /// The leased connection. `None` once the body has been read.
@@ -139,7 +139,7 @@ impl Http1Response {
                     Err(reject) => return Err(not_http1(received).map_or_else(|| reject.into(), NoHead::Malformed)),
                 }
             }
-            let received = self.wait(&mut go_on).and_then(|_| self.receive());
+            let received = self.wait(&mut on_and_on!()).and_then(|_| self.receive());
             let broken = |error| NoHead::Broken { error, begun: *begun };
             match received {
                 Ok(0) => return Err(broken(io::ErrorKind::UnexpectedEof.into())),
@@ -151,29 +151,29 @@ impl Http1Response {
     }
 
     /// Waits until the backend has sent bytes, within the stream's read timeout. Nothing is held meanwhile but received bytes.
-    /// Calls `if_slow` when that has taken a while, and stops if it returns false. Returns false then.
+    /// Returns false if the wait is stopped.
     ///
     /// # Suspends
     ///
     /// Until then.
-    pub(super) fn wait(&mut self, if_slow: &mut dyn FnMut() -> bool) -> io::Result<bool> {
+    pub(super) fn wait(&mut self, beginning: &mut Beginning<'_>) -> io::Result<bool> {
         if self.unread.is_empty() {
             self.unread = 0..0;
             buffers::give(std::mem::take(&mut self.buffer));
         }
         let lease = self.lease()?;
         let limit = lease.stream().read_timeout()?.unwrap_or(Duration::MAX);
-        patiently(self.sending(), || match lease.wait_readable(limit, if_slow)? {
+        patiently(self.sending(), || match lease.wait_readable(limit, beginning)? {
             Waited::Late => Err(io::ErrorKind::TimedOut.into()),
             waited => Ok(waited == Waited::Readable),
         })
     }
 
-    /// Waits on as [`wait`](Http1Response::wait) does, after it was stopped.
-    pub(super) async fn wait_async(&self) -> io::Result<()> {
+    /// Waits as [`wait`](Http1Response::wait) does, without a stack. The backend has been silent for `waited`.
+    pub(super) async fn wait_async(&self, waited: Duration) -> io::Result<()> {
         let lease = self.lease()?;
         let limit = lease.stream().read_timeout()?.unwrap_or(Duration::MAX);
-        match lease.wait_readable_async(limit.saturating_sub(SLOW_AFTER)).await? {
+        match lease.wait_readable_async(limit.saturating_sub(waited)).await? {
             Waited::Late => Err(io::ErrorKind::TimedOut.into()),
             _ => Ok(()),
         }

@@ -2,15 +2,16 @@
 
 use std::io::{self, Write};
 use std::rc::Rc;
+use std::time::Duration;
 
 use osier_http::{Limits, Method, Reject, Reply};
 
-use super::{HEADS_MAX, NoHead, TOO_MANY_INTERIMS, go_on, patiently};
+use super::{HEADS_MAX, NoHead, TOO_MANY_INTERIMS, on_and_on, patiently};
 use crate::conn::buffers::{self, Size};
 use crate::conn::trailers::Trailers;
+use crate::conn::waited::{Beginning, Waited};
 use crate::proxy::sender::Progress;
 use crate::upstream::carrier::{Carrier, Stream};
-use crate::upstream::lease::Waited;
 
 /// Bytes of a body that are taken at once, at most.
 const PIECE: usize = 16 << 10;
@@ -80,7 +81,7 @@ impl Http2Response {
             let (head, end) = match taken.map_err(|error| broken(error, interims))? {
                 Some(taken) => taken,
                 None => {
-                    self.wait(&mut go_on).map_err(|error| broken(error, interims))?;
+                    self.wait(&mut on_and_on!()).map_err(|error| broken(error, interims))?;
                     continue;
                 }
             };
@@ -102,13 +103,13 @@ impl Http2Response {
         Err(TOO_MANY_INTERIMS)
     }
 
-    pub(super) fn wait(&mut self, if_slow: &mut dyn FnMut() -> bool) -> io::Result<bool> {
-        let waited = patiently(self.sending(), || self.stream()?.wait_readable(if_slow));
+    pub(super) fn wait(&mut self, beginning: &mut Beginning<'_>) -> io::Result<bool> {
+        let waited = patiently(self.sending(), || self.stream()?.wait_readable(beginning));
         waited.map(|waited| waited != Waited::Stopped)
     }
 
-    pub(super) async fn wait_async(&self) -> io::Result<()> {
-        self.stream()?.wait_readable_async().await
+    pub(super) async fn wait_async(&self, waited: Duration) -> io::Result<()> {
+        self.stream()?.wait_readable_async(waited).await
     }
 
     pub(super) fn take_received(&mut self, into: &mut Vec<u8>) -> io::Result<bool> {
@@ -153,7 +154,7 @@ impl Http2Response {
             if let Some(count) = self.try_read(into)? {
                 return Ok(count);
             }
-            self.wait(&mut go_on)?;
+            self.wait(&mut on_and_on!())?;
         }
     }
 

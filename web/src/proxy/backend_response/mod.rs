@@ -8,14 +8,15 @@ mod http2;
 
 use std::io::{self, Write};
 use std::rc::Rc;
+use std::time::Duration;
 
 use osier::Cancelled;
-use osier::fiber::shrink_stack;
 use osier::net::Stream;
 use osier_http::{Limits, Method, Reject, Reply};
 
 use super::sender::Progress;
 use crate::conn::trailers::Trailers;
+use crate::conn::waited::Beginning;
 use crate::upstream::carrier::Carrier;
 use http1::Http1Response;
 #[cfg(feature = "h2")]
@@ -117,20 +118,20 @@ impl BackendResponse {
         each!(self, response => response.read_head(limits, asked, interim, look))
     }
 
-    /// Waits until the backend has sent bytes, within the read timeout. Nothing is held meanwhile but received bytes. Calls `if_slow`
-    /// when that has taken a while, and stops if it returns false. Returns false then.
+    /// Waits until the backend has sent bytes, within the read timeout. Nothing is held meanwhile but received bytes. Returns false if
+    /// the wait is stopped.
     ///
     /// # Suspends
     ///
     /// Until then.
-    pub(super) fn wait(&mut self, if_slow: &mut dyn FnMut() -> bool) -> io::Result<bool> {
-        let waited = each!(self, response => response.wait(if_slow));
+    pub(super) fn wait(&mut self, beginning: &mut Beginning<'_>) -> io::Result<bool> {
+        let waited = each!(self, response => response.wait(beginning));
         waited.map_err(|error| self.broken_off(error))
     }
 
-    /// Waits on as [`wait`](BackendResponse::wait) does, after it was stopped.
-    pub(super) async fn wait_async(&self) -> io::Result<()> {
-        let waited = each!(self, response => response.wait_async().await);
+    /// Waits as [`wait`](BackendResponse::wait) does, without a stack. The backend has been silent for `waited`.
+    pub(super) async fn wait_async(&self, waited: Duration) -> io::Result<()> {
+        let waited = each!(self, response => response.wait_async(waited).await);
         waited.map_err(|error| self.broken_off(error))
     }
 
@@ -224,11 +225,19 @@ impl BackendResponse {
     }
 }
 
-/// A wait that has taken a while goes on, with less memory.
-fn go_on() -> bool {
-    shrink_stack();
-    true
+/// The beginning of a wait that goes on with less memory.
+macro_rules! on_and_on {
+    () => {
+        crate::conn::waited::Beginning {
+            lasts: crate::conn::peer::SLOW_AFTER,
+            goes_on: &mut || {
+                osier::fiber::shrink_stack();
+                true
+            },
+        }
+    };
 }
+use on_and_on;
 
 /// Receives within the read timeout, which counts from the end of the request.
 fn patiently<T>(sending: Option<&Progress>, mut receive: impl FnMut() -> io::Result<T>) -> io::Result<T> {

@@ -372,7 +372,14 @@ impl Multiplexed for Connection {
                 false => Poll::Pending,
             };
         }
+        #[cfg(feature = "upgrade")]
+        let was_leaving = self.leaving_since.get().is_some();
         let is_shutting_down = self.is_shutting_down();
+        #[cfg(feature = "upgrade")]
+        if !was_leaving && self.goes_away_at().is_some() {
+            // The deadline is a nearer one now.
+            return Poll::Ready(());
+        }
         let Some(shutdown) = &mut self.shutdown else {
             return Poll::Pending;
         };

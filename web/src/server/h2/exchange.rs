@@ -1,7 +1,6 @@
 //! One exchange: it serves the request of a stream.
 
 use std::mem;
-use std::sync::Arc;
 
 use http::Extensions;
 use osier_http::h2::RequestHead;
@@ -9,40 +8,49 @@ use osier_http::{Head, Reject};
 
 use crate::conn::close::CloseReason;
 use crate::conn::output::Output;
-use crate::conn::paused::Unfinished;
+use crate::conn::paused::{Paused, Unfinished};
 use crate::conn::peer::Peer;
 use crate::conn::serve::After;
 use crate::conn::stream::ClientStream;
 use crate::server::h2::stream::Stream;
-use crate::server::h2::{paused, tunnel};
+use crate::server::h2::tunnel;
 
-/// Serves the request of a stream, which has this head or is refused. Returns whether the stream goes on without its fiber.
+/// The next step of a stream behind its fiber.
+pub(super) enum Next {
+    Ends,
+    /// It is a tunnel.
+    GoesOn,
+    /// The response waits, and holds no fiber.
+    Pauses(Box<Paused>),
+}
+
+/// Serves the request of a stream, which has this head or is refused.
 ///
 /// # Suspends
 ///
 /// Suspends when the handler does, and while the client takes no bytes.
-pub(super) fn serve(stream: &Stream, request: &Arc<RequestHead>, head: Result<&Head<'_>, Reject>) -> bool {
-    run(stream, request, |client, output| {
+pub(super) fn serve(stream: &Stream, head: Result<&Head<'_>, Reject>) -> Next {
+    run(stream, |client, output| {
         stream.shared.local.app.serve_stream(client, output, head)
     })
 }
 
-/// Goes on with a response that has paused, whose request holds `held`. Returns whether the stream goes on without its fiber.
+/// Goes on with a response that has paused, whose request holds `held`.
 ///
 /// # Suspends
 ///
 /// As [`serve`] does.
 pub(super) fn go_on(
     stream: &Stream,
-    request: &Arc<RequestHead>,
+    request: &RequestHead,
     response: Box<dyn Unfinished>,
     held: &mut Extensions,
-) -> bool {
+) -> Next {
     // It was read once before.
     let Ok(head) = Head::from_http2(request) else {
-        return false;
+        return Next::Ends;
     };
-    run(stream, request, |client, output| {
+    run(stream, |client, output| {
         let app = &stream.shared.local.app;
         let mut after = app.serve_paused_stream(client, output, &head, response);
         if let Some(After::Pause(again)) = &mut after {
@@ -52,11 +60,7 @@ pub(super) fn go_on(
     })
 }
 
-fn run(
-    stream: &Stream,
-    request: &Arc<RequestHead>,
-    answer: impl FnOnce(Peer<'_>, &Output<'_>) -> Option<After>,
-) -> bool {
+fn run(stream: &Stream, answer: impl FnOnce(Peer<'_>, &Output<'_>) -> Option<After>) -> Next {
     let shared = &stream.shared;
     let worker = &shared.local.worker;
     let client: &dyn ClientStream = stream;
@@ -74,15 +78,16 @@ fn run(
         Some(After::Taken(takeover, extensions)) => {
             let goes_on = output.flush().is_ok() && tunnel::begin(stream, takeover, extensions);
             worker.give_output(output.into_buffer());
-            return goes_on;
+            if goes_on {
+                return Next::GoesOn;
+            }
         }
         Some(After::Pause(response)) => {
             worker.give_output(output.into_buffer());
-            paused::begin(stream.detached(), request.clone(), response);
-            return true;
+            return Next::Pauses(response);
         }
         Some(After::End(_) | After::Gone) => worker.give_output(output.into_buffer()),
         Some(After::Wait(_) | After::Send(_) | After::Receive(_)) => unreachable!("only a connection rests"),
     }
-    false
+    Next::Ends
 }

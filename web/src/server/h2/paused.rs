@@ -5,31 +5,34 @@
 //!                                                    └ the stream is reset ─▶ the response is cut
 //! ```
 
+use std::cell::Cell;
 use std::future::poll_fn;
-use std::mem;
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
+use std::time::Duration;
 
+use osier::time::Sleep;
 use osier_http::Head;
 use osier_http::h2::{RequestHead, StreamId};
 
 use crate::conn::paused::{PAUSED_BYTES, Paused, Unfinished};
-use crate::server::h2::exchange;
+use crate::server::h2::exchange::{self, Next};
 use crate::server::h2::shared::Shared;
 use crate::server::h2::stream::Stream;
 
+/// The most tries for a fiber, in a row.
+const TRIES: u8 = 50;
+
+/// The time between two tries.
+const PAUSE: Duration = Duration::from_millis(10);
+
 /// Leaves the response to a future.
-pub(super) fn begin(stream: Stream, request: Arc<RequestHead>, mut paused: Box<Paused>) {
-    paused.charge.resize(PAUSED_BYTES);
-    let resting = Resting {
-        response: Unreported(paused.response.take(), request),
-        paused,
-        ends: Ends(stream.shared.clone(), stream.id),
-        stream,
-    };
-    drop(osier::spawn_future_local(resting.wait()));
+pub(super) fn begin(stream: Stream, request: Arc<RequestHead>, paused: Box<Paused>) {
+    let ends = Ends(stream.shared.clone(), stream.id);
+    let resting = Resting::new(paused, request, stream, ends);
+    drop(osier::spawn_future_local(resting.run()));
 }
 
 /// A response that has paused.
@@ -42,38 +45,70 @@ struct Resting {
 }
 
 impl Resting {
-    async fn wait(mut self) {
-        let mut reset = pin!(self.stream.reset());
-        let is_ready = poll_fn(|cx| {
-            if reset.as_mut().poll(cx).is_ready() {
-                return Poll::Ready(false);
-            }
-            let response = self.response.0.as_mut().expect("only the fiber takes it");
-            response.poll_ready(cx).map(|()| true)
-        });
-        let is_ready = is_ready.await;
-        // The report of a response that is cut may wait, so it comes on a fiber, too.
-        drop(osier::spawn_local(move || match is_ready {
-            true => self.go_on(),
-            false => drop(self),
-        }));
+    fn new(mut paused: Box<Paused>, request: Arc<RequestHead>, stream: Stream, ends: Ends) -> Resting {
+        paused.charge.resize(PAUSED_BYTES);
+        Resting {
+            response: Unreported(paused.response.take(), request),
+            paused,
+            stream,
+            ends,
+        }
     }
 
-    /// The work of the fiber.
+    /// Waits, and has fibers go on, until the response ends.
+    async fn run(mut self) {
+        let mut tries = 0;
+        loop {
+            let is_cut = self.wait().await;
+            let left = Rc::new(Cell::new(Some(self)));
+            let taken = left.clone();
+            // The report of a response that is cut may wait, so it comes on a fiber, too.
+            let fiber = osier::spawn_local(move || taken.take().filter(|_| !is_cut).and_then(Resting::go_on));
+            let goes_on = fiber.await.ok().flatten();
+            self = match (goes_on, left.take()) {
+                (Some(again), _) => {
+                    tries = 0;
+                    again
+                }
+                // There was no stack.
+                (None, Some(resting)) if tries < TRIES => {
+                    tries += 1;
+                    Sleep::new(PAUSE).await;
+                    resting
+                }
+                (None, _) => return,
+            };
+        }
+    }
+
+    /// Waits until the code of the body goes on. Returns whether the stream has been reset instead.
+    async fn wait(&mut self) -> bool {
+        let mut reset = pin!(self.stream.reset());
+        let response = &mut self.response.0;
+        poll_fn(|cx| match (reset.as_mut().poll(cx), response.as_mut()) {
+            (Poll::Ready(()), _) | (_, None) => Poll::Ready(true),
+            (Poll::Pending, Some(response)) => response.poll_ready(cx).map(|()| false),
+        })
+        .await
+    }
+
+    /// The work of a fiber. Returns a response that has paused again.
     ///
     /// # Suspends
     ///
     /// As [`exchange::go_on`] does.
-    fn go_on(mut self) {
-        let response = self.response.0.take().expect("only this fiber takes it");
-        let held = &mut self.paused.extensions;
-        if exchange::go_on(&self.stream, &self.response.1, response, held) {
-            mem::forget(self.ends);
+    fn go_on(mut self) -> Option<Resting> {
+        let response = self.response.0.take()?;
+        let (request, held) = (self.response.1.clone(), &mut self.paused.extensions);
+        match exchange::go_on(&self.stream, &request, response, held) {
+            Next::Pauses(again) => Some(Resting::new(again, request, self.stream, self.ends)),
+            Next::Ends | Next::GoesOn => None,
         }
     }
 }
 
-/// A response and the head of its request. Its drop reports a response that is cut.
+/// A response and the head of its request. Its drop reports a response that is cut: on a fiber, but for one that meets the end of the
+/// runtime or the lack of a stack.
 struct Unreported(Option<Box<dyn Unfinished>>, Arc<RequestHead>);
 
 impl Drop for Unreported {

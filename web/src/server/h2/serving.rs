@@ -13,7 +13,8 @@ use osier::memory::{self, Pressure};
 use osier_http::h2::{RequestHead, StreamId};
 use osier_http::{Head, Reject};
 
-use crate::server::h2::exchange;
+use crate::server::h2::exchange::{self, Next};
+use crate::server::h2::paused;
 use crate::server::h2::shared::Shared;
 use crate::server::h2::stream::Stream;
 
@@ -101,11 +102,16 @@ impl Serving {
         shared.served.set(Some(id));
         let running = Running(shared, id);
         let stream = Stream::new(shared.clone(), id, request);
-        let goes_on = osier::fiber::before_suspend(&|| shared.pass_on(id), || exchange::serve(&stream, request, head));
-        drop(stream);
-        match goes_on {
-            true => mem::forget(running),
-            false => drop(running),
+        match osier::fiber::before_suspend(&|| shared.pass_on(id), || exchange::serve(&stream, head)) {
+            Next::Ends => {
+                drop(stream);
+                drop(running);
+            }
+            Next::GoesOn => mem::forget(running),
+            Next::Pauses(response) => {
+                paused::begin(stream.detached(), request.clone(), response);
+                mem::forget(running);
+            }
         }
         shared.served.get() == Some(id)
     }

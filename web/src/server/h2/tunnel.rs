@@ -80,7 +80,7 @@ pub(super) fn begin(stream: &Stream, takeover: Takeover, extensions: Extensions)
 /// Reports that the next requests of a client wait until a WebSocket ends. The client tells nobody.
 #[cold]
 fn tell_of_waiting(server: &ServerState, peer: SocketAddr, is_proxied: bool) {
-    if server.waits.is_due() {
+    if server.tunnels.is_due() {
         let text = format_args!(
             "WebSockets take up the last stream of an HTTP/2 connection: further requests on it wait ('http2.max_streams')"
         );
@@ -94,7 +94,7 @@ fn complain(server: &ServerState, peer: SocketAddr, error: &io::Error) {
     if error.kind() == io::ErrorKind::QuotaExceeded {
         server.refused();
         server.complain_of(peer);
-    } else if server.waits.is_due() {
+    } else if server.tunnels.is_due() {
         let text = format_args!("cannot open a WebSocket in an HTTP/2 stream: {error}");
         server.log(&Record::new(Level::Error, text));
     }

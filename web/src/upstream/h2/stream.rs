@@ -11,11 +11,10 @@ use osier_http::h2::{ErrorCode, Outgoing, ResponseHead, StreamId};
 
 use super::answer::{Answer, Cut};
 use super::connection::Connection;
-use crate::conn::peer::SLOW_AFTER;
 use crate::conn::trailers::Trailers;
+use crate::conn::waited::{Beginning, Waited};
 use crate::conn::written::WrittenHead;
 use crate::upstream::claim::Claim;
-use crate::upstream::lease::Waited;
 use crate::upstream::ticket::Ticket;
 
 /// A stream of a shared connection to a backend, for one request. Its drop ends the stream, which is cancelled if it is
@@ -168,8 +167,7 @@ impl Stream {
         Ok(taken)
     }
 
-    /// Waits until a head, bytes of the body or an end have arrived. Calls `if_slow` when that has taken [`SLOW_AFTER`], and stops if it
-    /// returns false.
+    /// Waits until a head, bytes of the body or an end have arrived.
     ///
     /// # Suspends
     ///
@@ -178,15 +176,15 @@ impl Stream {
     /// # Errors
     ///
     /// `TimedOut` after the read timeout.
-    pub(crate) fn wait_readable(&self, if_slow: &mut dyn FnMut() -> bool) -> io::Result<Waited> {
+    pub(crate) fn wait_readable(&self, beginning: &mut Beginning<'_>) -> io::Result<Waited> {
         let limit = self.read_timeout.get();
-        let (inlet, patience) = (&self.answer.inlet, limit.min(SLOW_AFTER));
+        let (inlet, patience) = (&self.answer.inlet, limit.min(beginning.lasts));
         while !self.answer.is_readable() {
-            if inlet.arrived.wait_timeout(patience) {
+            if !patience.is_zero() && inlet.arrived.wait_timeout(patience) {
                 continue;
             }
             if patience < limit {
-                if !if_slow() {
+                if !(beginning.goes_on)() {
                     return Ok(Waited::Stopped);
                 }
                 if inlet.arrived.wait_timeout(limit - patience) {
@@ -198,8 +196,8 @@ impl Stream {
         Ok(Waited::Readable)
     }
 
-    /// Waits on as [`wait_readable`](Stream::wait_readable) does, after it was stopped.
-    pub(crate) async fn wait_readable_async(&self) -> io::Result<()> {
+    /// Waits as [`wait_readable`](Stream::wait_readable) does, without a stack. The backend has been silent for `waited`.
+    pub(crate) async fn wait_readable_async(&self, waited: Duration) -> io::Result<()> {
         let limit = self.read_timeout.get();
         let readable = async {
             while !self.answer.is_readable() {
@@ -208,7 +206,7 @@ impl Stream {
             Ok(())
         };
         let late = async {
-            Sleep::new(limit.saturating_sub(SLOW_AFTER)).await;
+            Sleep::new(limit.saturating_sub(waited)).await;
             Err(self.late(limit))
         };
         osier::race_async((readable, late)).await

@@ -529,7 +529,7 @@ impl Drop for Job {
 /// The source of the bytes of a body.
 enum Source {
     Memory(Bytes),
-    Stream(crate::body::outgoing::Producer, Option<u64>),
+    Stream(crate::conn::output::Producer, Option<u64>),
 }
 
 impl Source {

@@ -299,20 +299,25 @@ fn a_websocket_in_a_stream_counts_as_one_over_http2() {
 }
 
 #[test]
-fn a_body_in_memory_whose_client_leaves_is_told_with_the_bytes_that_have_passed() {
+fn a_body_whose_client_leaves_is_told_with_the_bytes_that_have_passed() {
     let (tell, told) = mpsc::channel();
-    let server = Server::new(router()).on_request(move |served| _ = tell.send(served.bytes()));
+    let streamed =
+        |_: &mut Request<'_>| Response::stream(|out| (0..20).try_for_each(|_| out.write_all(&[b'x'; 40_000])));
+    let router = router().get("/streamed", streamed);
+    let server = Server::new(router).on_request(move |served| _ = tell.send(served.bytes()));
     let site = site_with(1, server, |server| server.bind("127.0.0.1:0"));
-    let mut client = Client::connect(site.addr);
-    let stream = client.begin("GET", "/big/1000000", &[], true);
-    client.stalled.push(stream);
-    client.until("the window is used up", |client| {
-        client.replies[&stream].body.len() == 65_535
-    });
-    drop(client);
-    // The piece that waits for the window does not count.
-    let passed = told.recv_timeout(PATIENCE).expect("a report");
-    assert!((65_535 - (16 << 10)..=65_535).contains(&passed), "{passed}");
+    for path in ["/big/1000000", "/streamed"] {
+        let mut client = Client::connect(site.addr);
+        let stream = client.begin("GET", path, &[], true);
+        client.stalled.push(stream);
+        client.until("the window is used up", |client| {
+            client.replies[&stream].body.len() == 65_535
+        });
+        drop(client);
+        // The piece that waits for the window does not count.
+        let passed = told.recv_timeout(PATIENCE).expect("a report");
+        assert!((65_535 - (16 << 10)..=65_535).contains(&passed), "{path}: {passed}");
+    }
 }
 
 fn open_websocket(client: &mut Client, path: &str) -> StreamId {
