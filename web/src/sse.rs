@@ -26,11 +26,12 @@ use std::time::Duration;
 
 use http::StatusCode;
 use osier::Cancelled;
+use osier::fiber::Activity;
 use osier::memory::{Account, Charge};
 use osier::pubsub::{Subscriber, TryRecvError};
 use osier::time::Sleep;
 
-use crate::conn::output::{Flushed, Outlet, Producer};
+use crate::conn::output::{Flushed, Outlet, PausedCode, Producer};
 use crate::{Body, Request, Response};
 
 /// Interval of the comments that keep a silent stream open. Many proxies and mobile networks close
@@ -382,7 +383,7 @@ fn forward(mut subscriber: Subscriber<Arc<Event>>, out: &mut dyn Outlet) -> io::
 /// Leaves the wait for the next event to `out`. There was none for `waited`.
 fn pause(mut subscriber: Subscriber<Arc<Event>>, waited: Duration, out: &mut dyn Outlet) {
     let shutdown = out.shutdown();
-    out.pause(Box::pin(async move {
+    let code = Box::pin(async move {
         let event = async { News::Event(subscriber.recv_async().await) };
         let stop = async {
             match shutdown {
@@ -406,7 +407,11 @@ fn pause(mut subscriber: Subscriber<Arc<Event>>, waited: Duration, out: &mut dyn
             forward(subscriber, out)
         });
         go_on
-    }));
+    });
+    out.pause(PausedCode {
+        code,
+        waits_for: Activity::Other,
+    });
 }
 
 /// The id of the last event that a reconnecting client has received.

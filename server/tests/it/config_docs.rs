@@ -45,6 +45,7 @@ fn the_examples_of_the_documentation() {
     folder.write("maintenance.html", "");
     folder.write("keys.json", include_str!("../../../web/tests/it/jwt/keys.json"));
     folder.write("sites/.keep", "");
+    folder.write("private/.keep", "");
     let authority = Authority::new("clients");
     folder.write("clients.pem", &authority.pem);
     authority.write(&folder, "cert", &["example.org", "*.example.org"]);

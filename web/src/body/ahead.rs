@@ -481,7 +481,11 @@ impl Queue<'_> {
         while self.state.borrow().sent < self.state.borrow().written {
             self.emptied.wait();
         }
-        self.state.borrow_mut().full.extend(pieces);
+        {
+            let mut state = self.state.borrow_mut();
+            state.full.extend(pieces);
+            state.starving = false;
+        }
         self.filled.set();
     }
 
@@ -503,6 +507,14 @@ impl Queue<'_> {
                     Some(file) if state.sent < state.written => (file, state.sent, state.written),
                     // The reader has taken pieces and will add them to the file.
                     _ => match state.end.take() {
+                        Some(Ok(Stopped::Silent(time))) => {
+                            drop(state);
+                            // Bytes may have come behind the look of the reader.
+                            return Ok(match self.settle(out)?.1 {
+                                Flushed::All => Stopped::Silent(time),
+                                _ => Stopped::KeepsUp,
+                            });
+                        }
                         Some(end) => return end,
                         None => {
                             drop(state);
@@ -514,12 +526,13 @@ impl Queue<'_> {
                             (state.starving, state.has_all) = (true, flushed == Flushed::All);
                             drop(state);
                             // The client has all that has come from the backend.
-                            waits_for(Activity::Network, || {
-                                if !self.filled.wait_timeout(SLOW_AFTER) {
-                                    out.shrink();
-                                    self.filled.wait();
-                                }
-                            });
+                            if !waits_for(Activity::Network, || self.filled.wait_timeout(SLOW_AFTER)) {
+                                // The hook of the fiber has sent what an HTTP/2 stream did not take at once.
+                                let flushed = out.try_flush()?;
+                                self.state.borrow_mut().has_all |= flushed == Flushed::All;
+                                out.shrink();
+                                waits_for(Activity::Network, || self.filled.wait());
+                            }
                             continue;
                         }
                     },

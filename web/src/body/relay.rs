@@ -19,7 +19,7 @@ use osier_http::is_field;
 
 use super::ahead::{Bounds, Piece, Source, Stopped, read_ahead};
 use crate::conn::ignoring_case::strip_prefix;
-use crate::conn::output::{Flushed, Outlet, Producer};
+use crate::conn::output::{Flushed, Outlet, PausedCode, Producer};
 use crate::conn::peer::SLOW_AFTER;
 use crate::conn::waited::Beginning;
 
@@ -73,11 +73,15 @@ pub(crate) fn pause<S: 'static>(
     go_on: impl FnOnce(S, io::Result<()>, &mut dyn Outlet) -> io::Result<()> + 'static,
     out: &mut dyn Outlet,
 ) {
-    out.pause(Box::pin(async move {
+    let code = Box::pin(async move {
         let waited = wait(&mut source).await;
         let go_on: Producer = Box::new(move |out| go_on(source, waited, out));
         go_on
-    }));
+    });
+    out.pause(PausedCode {
+        code,
+        waits_for: Activity::Network,
+    });
 }
 
 /// Passes the body on while the client takes all bytes at once. `None` if it does not, or if the body is long.

@@ -66,6 +66,20 @@ impl Slow {
         self.watched.replace(Some(watched));
     }
 
+    /// Notes that the request, which these words describe, goes on without a fiber.
+    pub(crate) fn leave_fiber(&self, words: impl FnOnce() -> String) {
+        if let Some(watched) = &*self.watched.borrow() {
+            watched.0.words.replace(words());
+        }
+    }
+
+    /// Notes that the request goes on on this fiber.
+    pub(crate) fn enter_fiber(&self) {
+        if let (Some(watched), Some(fiber)) = (&*self.watched.borrow(), osier::fiber::id()) {
+            watched.0.fiber.set(fiber);
+        }
+    }
+
     /// Ends the watch. Returns whether the request is logged.
     #[inline]
     pub(crate) fn end(&self) -> bool {
@@ -85,7 +99,9 @@ pub(crate) struct Watched(Rc<Entry>);
 
 /// A request as the watch sees it.
 pub(crate) struct Entry {
-    pub(crate) fiber: u64,
+    pub(crate) fiber: Cell<u64>,
+    /// The request in words, once it has left its fiber.
+    pub(crate) words: RefCell<String>,
     pub(crate) timing: Timing,
     pub(crate) id: RequestId,
     pub(crate) client: (SocketAddr, bool),
@@ -193,8 +209,8 @@ impl Entry {
     /// The request in words, and where its fiber waits.
     #[cfg(feature = "fibers")]
     fn place(&self) -> (String, String) {
-        let Some(fiber) = osier::inspect::dump_fiber(self.fiber) else {
-            return ("a request".to_owned(), ", without a fiber of its own".to_owned());
+        let Some(fiber) = osier::inspect::dump_fiber(self.fiber.get()) else {
+            return (self.words(), ", without a fiber of its own".to_owned());
         };
         let wait = fiber.wait.map(|wait| format!(", {wait}")).unwrap_or_default();
         let frames = fiber.frames.iter().take(FRAMES).map(ToString::to_string);
@@ -204,14 +220,20 @@ impl Entry {
         } else {
             format!("; backtrace: {frames}")
         };
-        (fiber.doing.unwrap_or_else(|| "a request".to_owned()), wait + &trace)
+        (fiber.doing.unwrap_or_else(|| self.words()), wait + &trace)
     }
 
     #[cfg(not(feature = "fibers"))]
     fn place(&self) -> (String, String) {
-        (
-            "a request".to_owned(),
-            format!("; its fiber has the number {}", self.fiber),
-        )
+        (self.words(), format!("; its fiber has the number {}", self.fiber.get()))
+    }
+
+    fn words(&self) -> String {
+        let words = self.words.borrow();
+        if words.is_empty() {
+            "a request".to_owned()
+        } else {
+            words.clone()
+        }
     }
 }

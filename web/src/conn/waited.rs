@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::conn::peer::SLOW_AFTER;
+
 /// The end of a wait.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Waited {
@@ -15,6 +17,13 @@ pub(crate) enum Waited {
 /// The beginning of a wait.
 pub(crate) struct Beginning<'f> {
     pub(crate) lasts: Duration,
-    /// Called at its end. The wait stops if this returns false.
+    /// Called at its end, and later again. The wait stops if this returns false.
     pub(crate) goes_on: &'f mut dyn FnMut() -> bool,
+}
+
+impl Beginning<'_> {
+    /// The time until the next call of `goes_on`, after one that took `last`. There are few calls in a long wait.
+    pub(crate) fn next(&self, last: Duration) -> Duration {
+        last.saturating_mul(2).max(SLOW_AFTER)
+    }
 }

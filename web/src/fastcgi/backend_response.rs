@@ -244,6 +244,8 @@ impl Source for BackendResponse {
 
     fn wait(&mut self, beginning: &mut Beginning<'_>) -> io::Result<bool> {
         while self.here().is_empty() {
+            // The bytes go while it waits.
+            self.piece = 0..0;
             match self.exchange.next_here()? {
                 Some(Said::Piece(piece)) => self.piece = piece,
                 Some(Said::End) => break,

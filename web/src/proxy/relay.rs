@@ -155,7 +155,7 @@ impl Relay {
                 match splice(&mut backend, &mut bytes, bounds, out)? {
                     Splicing::Ends => {}
                     Splicing::IsImpossible => can_splice = false,
-                    Splicing::IsSilent => return Ok(backend.map(|relayed| (relayed.response, SLOW_AFTER))),
+                    Splicing::IsSilent(waited) => return Ok(backend.map(|relayed| (relayed.response, waited))),
                 }
                 rest = Piece::copy(&bytes);
             }
@@ -177,7 +177,7 @@ enum Splicing {
     Ends,
     IsImpossible,
     /// The backend has sent nothing for a while, and the body may pause.
-    IsSilent,
+    IsSilent(Duration),
 }
 
 /// Splices until the client does not take all bytes at once; `rest` then holds the bytes still to be written.
@@ -191,7 +191,7 @@ fn splice(
     let Some(body) = body.filter(|body| body.is_plain_for(SPLICE_LEAST)) else {
         return Ok(Splicing::Ends);
     };
-    let may_pause = out.patience().is_some();
+    let patience = out.patience();
     while rest.is_empty() && body.is_plain_for(1) {
         // Bytes that the client does not take are copied to memory.
         let most = if has_room(SPLICED, bounds.ample()) {
@@ -204,8 +204,15 @@ fn splice(
         let Some(to) = out.direct()?.and_then(Transport::plain) else {
             return Ok(Splicing::IsImpossible);
         };
-        match body.splice(to, (most, may_pause), rest) {
-            Ok(None) => return Ok(Splicing::IsSilent),
+        let mut look = Beginning {
+            lasts: Duration::ZERO,
+            goes_on: &mut || false,
+        };
+        if patience == Some(Duration::ZERO) && !body.wait(&mut look)? {
+            return Ok(Splicing::IsSilent(Duration::ZERO));
+        }
+        match body.splice(to, (most, patience.is_some()), rest) {
+            Ok(None) => return Ok(Splicing::IsSilent(SLOW_AFTER)),
             Ok(Some(sent)) => out.sent(sent)?,
             Err(error) if error.kind() == io::ErrorKind::Unsupported => return Ok(Splicing::IsImpossible),
             Err(error) => return Err(error),

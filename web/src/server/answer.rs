@@ -203,7 +203,7 @@ impl Burst<'_> {
         };
         if let Some(paused) = self.output.take_paused() {
             return match kept {
-                Ok(_) => Err(After::Pause(self.pause(begun, bytes, paused))),
+                Ok(_) => Err(After::Pause(self.pause(head, begun, bytes, paused))),
                 // The client has left in the last moment.
                 Err(after) => {
                     self.observe(Some(head), status.as_u16(), bytes);

@@ -11,7 +11,7 @@ use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use http::{Extensions, StatusCode};
-use osier::fiber::{Activity, RequestWords, describe_request, waits_for};
+use osier::fiber::{RequestWords, describe_request, waits_for};
 use osier::memory::Account;
 use osier_http::{Head, Sent, Slots, Transfer};
 
@@ -63,7 +63,7 @@ impl Unfinished for PausedResponse {
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if let Body::Waits(paused) = &mut self.body {
-            self.body = Body::GoesOn(ready!(paused.as_mut().poll(cx)));
+            self.body = Body::GoesOn(ready!(paused.code.as_mut().poll(cx)));
         }
         Poll::Ready(())
     }
@@ -102,8 +102,12 @@ impl PausedResponse {
 impl Burst<'_> {
     /// Leaves the rest of a response to the connection.
     #[cold]
-    pub(crate) fn pause(&self, begun: Begun, passed: u64, paused: PausedCode) -> Box<Paused> {
-        self.marks.timing.leave_fiber(Activity::Network);
+    pub(crate) fn pause(&self, head: &Head<'_>, begun: Begun, passed: u64, paused: PausedCode) -> Box<Paused> {
+        self.marks.slow.leave_fiber(|| {
+            let client = Client::of(self.peer, &self.marks).address().0;
+            format!("{} {}, {client}", head.method(), head.target())
+        });
+        self.marks.timing.leave_fiber(paused.waits_for);
         Box::new(Paused {
             head: Box::default(),
             response: Some(Box::new(PausedResponse {
@@ -198,6 +202,7 @@ impl Burst<'_> {
             ..
         } = response;
         self.marks.set(&marks);
+        self.marks.slow.enter_fiber();
         self.suspended.set(true);
         // An event of many clients should not take a stack for each at once.
         let patience = match osier::time::coarse_now().saturating_duration_since(since) < BUSY {
@@ -211,7 +216,7 @@ impl Burst<'_> {
             let code = match body.take().expect("called once") {
                 Body::GoesOn(code) => code,
                 // The client has sent too much.
-                Body::Waits(paused) => waits_for(Activity::Network, || osier::block_on(paused)),
+                Body::Waits(paused) => waits_for(paused.waits_for, || osier::block_on(paused.code)),
             };
             self.output.produce(code, form, &passed)
         };

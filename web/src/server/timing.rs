@@ -1,6 +1,6 @@
 //! The part of a burst that watches how long a request takes.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::rc::Weak;
 
 use osier::time::Stamp;
@@ -21,7 +21,8 @@ impl Burst<'_> {
         };
         let server = self.peer.worker.server.clone();
         let entry = Entry {
-            fiber,
+            fiber: Cell::new(fiber),
+            words: RefCell::default(),
             timing: marks.timing.clone(),
             id: marks.id(None),
             client: Client::of(self.peer, marks).address(),

@@ -2,6 +2,8 @@
 
 use std::fmt;
 use std::io::{self, IoSlice, Read, Write};
+use std::pin::pin;
+use std::task::{Context, Waker};
 use std::time::Duration;
 
 use osier::time::Sleep;
@@ -52,19 +54,35 @@ impl Lease {
     ///
     /// Until then.
     pub(crate) fn wait_readable(&self, limit: Duration, beginning: &mut Beginning<'_>) -> io::Result<Waited> {
-        let patience = limit.min(beginning.lasts);
-        let within = |time| {
-            let is_readable = match time {
-                Duration::ZERO => self.transport.has_unread(),
-                time => self.transport.wait_readable_for(time)?,
+        let (mut left, mut time) = (limit, beginning.lasts);
+        loop {
+            let now = left.min(time);
+            let is_readable = match now {
+                Duration::ZERO => self.is_readable(),
+                now => self.transport.wait_readable_for(now)?,
             };
-            Ok(if is_readable { Waited::Readable } else { Waited::Late })
-        };
-        match within(patience) {
-            Ok(Waited::Late) if patience < limit && (beginning.goes_on)() => within(limit - patience),
-            Ok(Waited::Late) if patience < limit => Ok(Waited::Stopped),
-            waited => waited,
+            left -= now;
+            if is_readable {
+                return Ok(Waited::Readable);
+            } else if left.is_zero() {
+                return Ok(Waited::Late);
+            } else if !(beginning.goes_on)() {
+                return Ok(Waited::Stopped);
+            }
+            time = beginning.next(time);
         }
+    }
+
+    /// Whether a read would find something.
+    fn is_readable(&self) -> bool {
+        let readable = || {
+            let mut readable = pin!(self.stream().readable_async());
+            readable
+                .as_mut()
+                .poll(&mut Context::from_waker(Waker::noop()))
+                .is_ready()
+        };
+        self.transport.has_unread() || readable()
     }
 
     /// Waits as [`wait_readable`](Lease::wait_readable) does, without a stack.

@@ -5,16 +5,18 @@ use http::StatusCode;
 use crate::Response;
 
 /// The backend's fields that describe the file, or say who may do what with it. They are sent only with the file.
-const OF_FILE: [&str; 12] = [
+const OF_FILE: [&str; 14] = [
     "access-control-allow-credentials",
     "access-control-allow-origin",
     "access-control-expose-headers",
     "content-disposition",
     "content-security-policy",
+    "content-security-policy-report-only",
     "content-type",
     "cross-origin-embedder-policy",
     "cross-origin-opener-policy",
     "cross-origin-resource-policy",
+    "permissions-policy",
     "referrer-policy",
     "x-content-type-options",
     "x-frame-options",
@@ -36,7 +38,8 @@ pub(crate) fn described<'f>(
     response.of_backend = is_file;
     for (name, value) in fields {
         let is = |known: &[&str]| known.iter().any(|known| known.eq_ignore_ascii_case(name));
-        if (is_file && !is_in_parts && is(&OF_FILE))
+        let is_of_parts = is_in_parts && name.eq_ignore_ascii_case("content-type");
+        if (is_file && !is_of_parts && is(&OF_FILE))
             || ((is_file || given == StatusCode::NOT_MODIFIED) && is(&OF_RESPONSE))
         {
             response = response.header(name, value);

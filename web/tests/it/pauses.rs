@@ -407,3 +407,35 @@ fn a_backend_of_fastcgi_may_be_silent() {
         rest(&site, 0);
     }
 }
+
+#[test]
+fn events_of_fastcgi_pass_between_pauses() {
+    let folder = responder::folder();
+    let (go, waits) = mpsc::channel::<()>();
+    let waits = Mutex::new(waits);
+    let app = Responder::unix(folder.path(), move |conn| {
+        if conn.request().is_some() {
+            conn.send(responder::stdout(b"Content-Type: text/event-stream\n\n"));
+            for event in ["data: 0\n\n", "data: 1\n\n", "data: 2\n\n"] {
+                // In a record of its own.
+                conn.send(responder::stdout(event.as_bytes()));
+                if waits.lock().unwrap().recv_timeout(PATIENCE).is_err() {
+                    return;
+                }
+            }
+            conn.send([responder::record(responder::STDOUT, 1, b"", 0), responder::end(0, 0)].concat());
+        }
+    });
+    let upstream = responder::upstream(&app);
+    let handler = FastCgi::with(folder.root(), upstream, Options::default()).unwrap();
+    let (site, told) = site(Router::new().fallback(handler.handler()));
+    let mut client = site.connect();
+    asks(&mut client, "/a.php", "1.1");
+    for _ in 0..3 {
+        rest(&site, 1);
+        go.send(()).unwrap();
+    }
+    assert_eq!(client.reply().text(), "data: 0\n\ndata: 1\n\ndata: 2\n\n");
+    eventually("it is told", || told_of(&told, "/a.php") == [(200, 27)]);
+    assert!(site.log.lock().unwrap().is_empty(), "{:?}", site.log);
+}

@@ -41,8 +41,13 @@ impl<'c> Output<'c> {
 /// Code that writes a streamed body.
 pub(crate) type Producer = Box<dyn FnOnce(&mut dyn Outlet) -> io::Result<()>>;
 
-/// The rest of a streamed body, whose code waits without a stack: the future of the code that goes on.
-pub(crate) type PausedCode = Pin<Box<dyn Future<Output = Producer>>>;
+/// The rest of a streamed body, whose code waits without a stack.
+pub(crate) struct PausedCode {
+    /// The code that goes on.
+    pub(crate) code: Pin<Box<dyn Future<Output = Producer>>>,
+    /// The reason of the wait, for the times of the request.
+    pub(crate) waits_for: Activity,
+}
 
 /// The destination of a body that is produced while it is being sent.
 #[cfg_attr(

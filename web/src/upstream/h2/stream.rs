@@ -178,20 +178,20 @@ impl Stream {
     /// `TimedOut` after the read timeout.
     pub(crate) fn wait_readable(&self, beginning: &mut Beginning<'_>) -> io::Result<Waited> {
         let limit = self.read_timeout.get();
-        let (inlet, patience) = (&self.answer.inlet, limit.min(beginning.lasts));
+        let (mut left, mut time) = (limit, beginning.lasts);
         while !self.answer.is_readable() {
-            if !patience.is_zero() && inlet.arrived.wait_timeout(patience) {
+            let now = left.min(time);
+            if !now.is_zero() && self.answer.inlet.arrived.wait_timeout(now) {
+                (left, time) = (limit, beginning.lasts);
                 continue;
             }
-            if patience < limit {
-                if !(beginning.goes_on)() {
-                    return Ok(Waited::Stopped);
-                }
-                if inlet.arrived.wait_timeout(limit - patience) {
-                    continue;
-                }
+            left -= now;
+            if left.is_zero() {
+                return Err(self.late(limit));
+            } else if !(beginning.goes_on)() {
+                return Ok(Waited::Stopped);
             }
-            return Err(self.late(limit));
+            time = beginning.next(time);
         }
         Ok(Waited::Readable)
     }
