@@ -289,8 +289,8 @@ fn held_memory(server: &Server, hold: impl Fn(usize) -> Result<Held, String>, co
     std::thread::sleep(Duration::from_millis(500));
     let before = server.private_memory();
     let held = hold(count)?;
-    // A server may give back the memory of a wait once that lasts.
-    std::thread::sleep(Duration::from_secs(2));
+    // A server may give back the memory of a wait once that lasts, and the pools of its beginning in steps.
+    std::thread::sleep(Duration::from_secs(10));
     let after = server.private_memory();
     drop(held);
     Ok(after.saturating_sub(before) as f64 / count as f64)
