@@ -111,6 +111,10 @@ impl Output<'_> {
 
     /// Sends what the code of a body writes: all of it, or the rest of one that has paused. The code may pause again
     /// ([`take_paused`](Output::take_paused)). Returns the number of bytes since the beginning of the body.
+    ///
+    /// # Suspends
+    ///
+    /// As the code does.
     pub(crate) fn produce(
         &self,
         produce: impl FnOnce(&mut dyn Outlet) -> io::Result<()>,

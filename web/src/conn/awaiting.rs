@@ -122,15 +122,8 @@ impl Conn {
             }
             Arrived::All => {}
         }
-        let mut buffers = self.link.worker.take_buffers();
-        let (head, unread) = (&awaiting.head, request.unread());
-        let filled = head.len() + unread.len();
-        if buffers.input.len() < filled {
-            buffers.input = vec![0; filled].into_boxed_slice();
-        }
-        buffers.input[..head.len()].copy_from_slice(head);
-        buffers.input[head.len()..filled].copy_from_slice(unread);
+        let unread = request.unread().to_vec();
         let request = awaiting.request.take().expect("only the last burst takes it");
-        self.burst_with(buffers, filled, First::Received(request))
+        self.burst_on([&awaiting.head, &unread], First::Received(request))
     }
 }

@@ -352,6 +352,25 @@ impl Conn {
         self.burst_with(buffers, filled, First::Input)
     }
 
+    /// Runs a burst on bytes that were received before, in two parts.
+    ///
+    /// # Suspends
+    ///
+    /// As a handler or a flush does.
+    fn burst_on(&mut self, received: [&[u8]; 2], first: First) -> AfterBurst {
+        let mut buffers = self.link.worker.take_buffers();
+        let bytes = received.iter().map(|part| part.len()).sum();
+        if buffers.input.len() < bytes {
+            buffers.input = vec![0; bytes].into_boxed_slice();
+        }
+        let mut filled = 0;
+        for part in received {
+            buffers.input[filled..filled + part.len()].copy_from_slice(part);
+            filled += part.len();
+        }
+        self.burst_with(buffers, filled, first)
+    }
+
     /// Same as [`burst`](Conn::burst), which goes on with an earlier request first.
     fn burst_with(&mut self, buffers: Buffers, filled: usize, first: First) -> AfterBurst {
         let link = self.link.clone();

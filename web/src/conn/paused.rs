@@ -94,6 +94,10 @@ impl Conn {
     }
 
     /// Goes on with the response, or listens to the client.
+    ///
+    /// # Suspends
+    ///
+    /// As the code of the body does, if it goes on.
     pub(super) fn wake_paused(&mut self, mut paused: Box<Paused>) -> AfterBurst {
         // The connection may have been woken for another reason.
         if paused.response.as_ref().is_some_and(|response| response.is_ready()) {
@@ -142,11 +146,6 @@ impl Conn {
             };
             return self.burst_with(nothing, 0, First::Paused(paused));
         }
-        let mut buffers = self.link.worker.take_buffers();
-        if buffers.input.len() < received.len() {
-            buffers.input = vec![0; received.len()].into_boxed_slice();
-        }
-        buffers.input[..received.len()].copy_from_slice(&received);
-        self.burst_with(buffers, received.len(), First::Paused(paused))
+        self.burst_on([&received, &[]], First::Paused(paused))
     }
 }

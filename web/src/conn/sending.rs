@@ -9,7 +9,7 @@ use crate::conn::close::CloseReason;
 use crate::conn::log::record::{Level, Record};
 use crate::conn::rest::Unsent;
 use crate::conn::worker::Link;
-use crate::conn::{Conn, Stage, after};
+use crate::conn::{Conn, First, Stage, after};
 
 /// A response that is not all sent.
 pub(super) struct Sending {
@@ -68,12 +68,7 @@ impl Conn {
             };
         }
         if !received.is_empty() {
-            let mut buffers = worker.take_buffers();
-            if buffers.input.len() < received.len() {
-                buffers.input = vec![0; received.len()].into_boxed_slice();
-            }
-            buffers.input[..received.len()].copy_from_slice(&received);
-            return self.burst(buffers, received.len());
+            return self.burst_on([&received, &[]], First::Input);
         }
         self.link.end();
         if worker.draining.get() && self.link.socket().shutdown(Shutdown::Read).is_err() {

@@ -5,10 +5,9 @@
 //!   client ◀── ToClient: a dormant connection of its own         ◀── backend
 //! ```
 //!
-//! Each direction reads when its socket has bytes, and writes them at once, without a fiber. A fiber does the rest: what the other side does not
-//! take, ends, failures, TLS. It suspends only while the other side takes nothing, so a slow side delays its own direction. Both directions
-//! run on one worker. `ToBackend` keeps the timeout, and ends last: `ToClient` wakes it
-//! at its end.
+//! Each direction reads when its socket has bytes, and writes them at once, without a fiber. A fiber does the rest: what the other side does
+//! not take, ends, failures, TLS. It suspends only while the other side takes nothing, so a slow side delays its own direction. Both
+//! directions run on one worker. `ToBackend` keeps the timeout, and ends last: `ToClient` wakes it at its end.
 //!
 //! The end of one direction is passed on as a half-close, and the other direction continues. A failure of either side, or an idle
 //! timeout, ends both. The idle timeout is shorter after a half-close, because a side that has left completely looks the same

@@ -148,6 +148,10 @@ impl Burst<'_> {
     }
 
     /// Sends the body of a response, and cancels that when the client leaves.
+    ///
+    /// # Suspends
+    ///
+    /// As `send` does.
     pub(crate) fn send_while_connected(&self, send: &mut dyn FnMut() -> io::Result<u64>) -> io::Result<u64> {
         let sent = self.peer.while_connected(HalfClose::IsGone, send);
         sent.unwrap_or_else(|_| Err(Cancelled.into()))

@@ -86,13 +86,16 @@ impl Lease {
     }
 
     /// Waits as [`wait_readable`](Lease::wait_readable) does, without a stack.
-    pub(crate) async fn wait_readable_async(&self, limit: Duration) -> io::Result<Waited> {
-        let readable = async { self.stream().readable_async().await.map(|()| Waited::Readable) };
+    ///
+    /// # Errors
+    ///
+    /// `TimedOut` when the time is over.
+    pub(crate) async fn wait_readable_async(&self, limit: Duration) -> io::Result<()> {
         let late = async {
             Sleep::new(limit).await;
-            Ok(Waited::Late)
+            Err(io::ErrorKind::TimedOut.into())
         };
-        osier::race_async((readable, late)).await
+        osier::race_async((self.stream().readable_async(), late)).await
     }
 
     /// Whether the connection was used before. The backend may then have closed it just as the

@@ -16,14 +16,16 @@ use crate::tls;
 /// The target, status, bytes and milliseconds with the backend that the observer was told.
 type Told = Arc<Mutex<Vec<(String, u16, u64, u128)>>>;
 
-/// Serves `handler`, and the number of connections without a stack at `/resting`.
+/// The number of connections without a stack.
+fn resting(_: &mut Request<'_>) -> String {
+    let metrics = osier::inspect::metrics().expect("inside of a runtime");
+    metrics.workers[0].resting.to_string()
+}
+
+/// Serves `router`, and the number of connections without a stack at `/resting`.
 fn site(router: Router) -> (Site, Told) {
     let told = Told::default();
     let tell = told.clone();
-    let resting = |_: &mut Request<'_>| {
-        let metrics = osier::inspect::metrics().expect("inside of a runtime");
-        metrics.workers[0].resting.to_string()
-    };
     let router = router.get("/resting", resting);
     let timeouts = Timeouts {
         drain: Duration::from_secs(3),
@@ -127,10 +129,6 @@ fn a_response_over_tls_pauses_too() {
         conn.send("3\r\ntwo\r\n0\r\n\r\n");
         conn.rest();
     });
-    let resting = |_: &mut Request<'_>| {
-        let metrics = osier::inspect::metrics().expect("inside of a runtime");
-        metrics.workers[0].resting.to_string()
-    };
     let site = tls::site(router(backend.proxy()).get("/resting", resting), |server| server);
     let mut asker = tls::connect(&site);
     let mut client = tls::connect(&site);

@@ -399,8 +399,8 @@ impl<'c> Output<'c> {
     }
 
     /// Sets whether [`send_parts`](Output::send_parts) may leave bytes to the connection, which the caller then takes by
-    /// [`take_rest`](Output::take_rest). With a
-    /// [`patience`](Outlet::patience), a body may also leave its code, which the caller takes by [`take_paused`](Output::take_paused).
+    /// [`take_rest`](Output::take_rest). With a [`patience`](Outlet::patience), a body may also leave its code, which the caller takes
+    /// by [`take_paused`](Output::take_paused).
     pub(crate) fn let_leave(&self, may_leave: bool, patience: Option<Duration>) {
         let mut state = self.state();
         state.may_leave = may_leave && !state.in_frame;

@@ -173,10 +173,7 @@ impl Http1Response {
     pub(super) async fn wait_async(&self, waited: Duration) -> io::Result<()> {
         let lease = self.lease()?;
         let limit = lease.stream().read_timeout()?.unwrap_or(Duration::MAX);
-        match lease.wait_readable_async(limit.saturating_sub(waited)).await? {
-            Waited::Late => Err(io::ErrorKind::TimedOut.into()),
-            _ => Ok(()),
-        }
+        lease.wait_readable_async(limit.saturating_sub(waited)).await
     }
 
     /// Makes room after `unread`, in a larger buffer if necessary. The scanner limits how large it gets.

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 use osier::pubsub::{Policy, Topic};
-use osier_http::h2::ErrorCode;
+use osier_http::h2::{ErrorCode, StreamId};
 use osier_web::proxy::Proxy;
 use osier_web::upstream::Upstream;
 use osier_web::{Request, Router, Server, Timeouts, sse};
@@ -64,6 +64,14 @@ fn rest(site: &Site, first: (usize, usize), count: usize) {
     eventually("the streams rest", || held(site) == (first.0, first.1 + count));
 }
 
+/// A client that has asked for the events.
+fn listens(site: &Site) -> (Client, StreamId) {
+    let mut client = Client::connect(site.addr);
+    let stream = client.begin("GET", "/events", &[], true);
+    client.flush();
+    (client, stream)
+}
+
 /// A backend that sends its parts at the words of a test.
 fn directed() -> (Backend, mpsc::Sender<()>) {
     let (go, waits) = mpsc::channel::<()>();
@@ -89,9 +97,7 @@ fn a_stream_whose_backend_is_silent_keeps_no_fiber_and_gets_all() {
     let (backend, go) = directed();
     let (site, told) = site(router(backend.proxy()));
     let first = settled(&site);
-    let mut client = Client::connect(site.addr);
-    let stream = client.begin("GET", "/events", &[], true);
-    client.flush();
+    let (mut client, stream) = listens(&site);
     rest(&site, first, 1);
     client.until("the first part", |client| client.replies[&stream].body == b"one");
     assert_eq!(client.get("/held").status, 200, "other streams go on");
@@ -113,9 +119,7 @@ fn a_client_that_leaves_a_silent_stream_frees_the_backend() {
     let first = settled(&site);
     for by_reset in [true, false] {
         told.lock().unwrap().clear();
-        let mut client = Client::connect(site.addr);
-        let stream = client.begin("GET", "/events", &[], true);
-        client.flush();
+        let (mut client, stream) = listens(&site);
         rest(&site, first, 1);
         if by_reset {
             client.machine.reset(stream, ErrorCode::CANCEL);
@@ -135,9 +139,7 @@ fn a_drain_waits_for_a_silent_stream_and_cuts_it_at_the_end() {
         let (backend, go) = directed();
         let (site, told) = site(router(backend.proxy()));
         let first = settled(&site);
-        let mut client = Client::connect(site.addr);
-        let stream = client.begin("GET", "/events", &[], true);
-        client.flush();
+        let (mut client, stream) = listens(&site);
         rest(&site, first, 1);
         site.stop.shutdown();
         if ends_in_time {
@@ -172,9 +174,7 @@ fn events_pass_through_two_servers_that_hold_nothing_but_memory() {
     // The connection to the backend stays.
     assert_eq!(outer.get("/none").status, 404);
     let first = settled(&outer);
-    let mut client = Client::connect(outer.addr);
-    let stream = client.begin("GET", "/events", &[], true);
-    client.flush();
+    let (mut client, stream) = listens(&outer);
     rest(&inner, first_inner, 1);
     rest(&outer, first, 1);
     for number in 0..3 {
