@@ -1,4 +1,5 @@
-//! Holds many idle connections: each sends one request, reads the response, or the first event of a stream, and stays open. Arguments: PORT COUNT PATH.
+//! Holds many idle connections: each sends one request, reads the response, or the first event of a stream, and stays open. Arguments: PORT COUNT PATH
+//! [silent]. With `silent` there is no response to read.
 //!
 //! The program prints `held` when all connections are idle. It ends when its standard input ends.
 #![forbid(unsafe_code)]
@@ -17,12 +18,15 @@ fn main() -> std::io::Result<()> {
         .and_then(|text| text.parse().ok())
         .expect("arguments: PORT COUNT PATH");
     let path = args.next().expect("arguments: PORT COUNT PATH");
+    let is_silent = args.next().as_deref() == Some("silent");
     let request = format!("GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n");
     let mut held = Vec::with_capacity(count);
     for _ in 0..count {
         let mut stream = TcpStream::connect(("127.0.0.1", port))?;
         stream.write_all(request.as_bytes())?;
-        read_answer(&mut stream)?;
+        if !is_silent {
+            read_answer(&mut stream)?;
+        }
         held.push(stream);
     }
     println!("held");

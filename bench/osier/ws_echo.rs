@@ -1,5 +1,5 @@
 //! Osier: each message of a WebSocket back to its sender, with a closure that holds a stack at `/`, and with callbacks at `/dormant`. At `/events`, a stream
-//! of one event that stays open. Argument: PORT.
+//! of one event that stays open. At `/poll`, no response. Argument: PORT.
 //!
 //! Pings are off: 10,000 connections may take longer to open than the interval of pings to a silent client.
 #![forbid(unsafe_code)]
@@ -42,12 +42,17 @@ fn events(_: &mut Request<'_>) -> Response {
     })
 }
 
+fn poll(_: &mut Request<'_>) {
+    osier::sleep(Duration::from_secs(600));
+}
+
 fn main() -> std::io::Result<()> {
     let port = measure::argument() as u16;
     let router = Router::new()
         .get("/", fiber)
         .get("/dormant", dormant)
-        .get("/events", events);
+        .get("/events", events)
+        .get("/poll", poll);
     osier::Runtime::builder()
         .workers(1)
         .build()?

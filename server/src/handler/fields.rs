@@ -146,7 +146,7 @@ impl Handler for Changed {
         self.changes.apply(request, path, answer)
     }
 
-    /// The fields change while the handler is called, and again while it makes its response from the body.
+    /// The fields change while the handler is called, and again each time that it goes on after a wait.
     fn answer_after_body(&self, request: &mut Request<'_>, path: &[u8]) -> Answer {
         let answer = |request: &mut Request<'_>| self.handler.answer_after_body(request, path);
         let answer = self.changes.apply(request, path, answer);

@@ -1,7 +1,8 @@
-//! A response whose body has nothing to send for a while: its connection waits without a stack for what the code of the body waits for.
+//! A response that has nothing to send for a while: its connection waits without a stack for what the code of the body waits for, or the
+//! handler, if the response has not begun.
 //!
 //! ```text
-//!   burst ─▶ the code of a body leaves a future (`Outlet::pause`) and returns
+//!   burst ─▶ the code of a body leaves a future (`Outlet::pause`) and returns, or a handler does (`Answer::after_wait`)
 //!               ▼
 //!            Paused ─▶ Stage::Paused ◀─▶ dormant; keeps the bytes that the client sends
 //!               │ the future is ready                          │ the client leaves
@@ -30,6 +31,9 @@ pub(crate) const PAUSED_BYTES: usize = 1500;
 
 /// A response that is not all sent, as the code that serves requests sees it.
 pub(crate) trait Unfinished: Any {
+    /// Whether its head has been written. Otherwise the burst that goes on needs the head of the request once more.
+    fn has_begun(&self) -> bool;
+
     /// Whether the code of the body goes on.
     fn is_ready(&self) -> bool;
 
@@ -138,6 +142,10 @@ impl Conn {
 
     fn go_on_with(&mut self, mut paused: Box<Paused>) -> AfterBurst {
         let received = std::mem::take(&mut paused.received);
+        if paused.response.as_ref().is_some_and(|response| !response.has_begun()) {
+            let head = std::mem::take(&mut paused.head);
+            return self.burst_on([&head, &received], First::Paused(paused));
+        }
         if received.is_empty() {
             // Many may go on at once, with a few bytes each.
             let nothing = Buffers {

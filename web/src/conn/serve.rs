@@ -157,7 +157,7 @@ pub(crate) trait Serve: Send + Sync {
     #[cfg(feature = "h2")]
     fn serve_stream(&self, client: Peer<'_>, output: &Output<'_>, head: Result<&Head<'_>, Reject>) -> Option<After>;
 
-    /// Goes on with a response of a stream that has paused, whose request has this head. Returns what `serve_stream` does.
+    /// Goes on with a response of a stream that has paused, whose request has this head and holds `held`. Returns what `serve_stream` does.
     ///
     /// # Suspends
     ///
@@ -169,6 +169,7 @@ pub(crate) trait Serve: Send + Sync {
         output: &Output<'_>,
         head: &Head<'_>,
         response: Box<dyn Unfinished>,
+        held: &mut Extensions,
     ) -> Option<After>;
 
     /// Makes the connection of a client that speaks HTTP/2.

@@ -318,7 +318,7 @@ impl FastCgi {
             Err(limits) => {
                 let fastcgi = Arc::clone(self);
                 Answer::after_body(limits, move |request, body| {
-                    fastcgi.pass(request, &script, body.map(Source::Spool))
+                    fastcgi.pass(request, &script, body.map(Source::Spool)).into()
                 })
             }
         }

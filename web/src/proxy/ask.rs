@@ -204,11 +204,15 @@ fn read(
         }
         Ok((status, fields, reply.body()))
     };
-    let found = response.read_head(&limits, Method::Get, |_| {}, look);
+    let found = response.read_head(&limits, Method::Get, false, |_| {}, look);
     let (status, fields, length) = found.map_err(|reason| match reason {
         NoHead::Broken { error, begun } => Failure::Io { error, begun },
         NoHead::TooEarly => Failure::Malformed("it came before the request"),
         NoHead::Malformed(reason) => Failure::Malformed(reason),
+        NoHead::Silent => Failure::Io {
+            error: io::ErrorKind::TimedOut.into(),
+            begun: false,
+        },
     })?;
     if let Some(carrier) = response.carrier() {
         carrier.ticket().answered();

@@ -1,8 +1,12 @@
 //! One request through the proxy: lease a connection, send the request, read the response's head, and try a second time where
 //! that is safe.
+//!
+//! A backend that has the whole request and sends nothing for a while leaves a [`Silent`] exchange. It waits in a future, so a long poll
+//! costs no stack.
 
 use std::borrow::Cow;
 use std::io;
+use std::time::Duration;
 
 use http::{StatusCode, Version};
 use osier::Cancelled;
@@ -13,9 +17,13 @@ use super::client_response::{self, Head};
 use super::failure::{Failure, Why};
 use super::sender::{Sender, Unsent};
 use super::{Settings, forwarded, grpc, outgoing};
-use crate::upstream::attempt::{Failed, Unanswered, is_idempotent, while_sending};
+use crate::upstream::affinity::Affinity;
+use crate::upstream::attempt::{Attempted, Failed, Unanswered, is_idempotent, while_sending};
 use crate::upstream::carrier::Carrier;
 use crate::{IntoResponse, Request, Response};
+
+/// The time for a backend that has just sent something to go on, where no more is left.
+const LEAST_WAIT: Duration = Duration::from_millis(1);
 
 /// Returns the request target for the backend.
 ///
@@ -57,43 +65,136 @@ pub(super) fn sender(settings: &Settings, request: &mut Request<'_>) -> Result<O
     Ok(is_here.then_some(sender))
 }
 
-/// Forwards the request with this [`target`] and returns the response, or an error response.
-pub(super) fn pass(settings: &Settings, request: &mut Request<'_>, target: &str, sender: &mut Sender) -> Response {
-    let is_idempotent = is_idempotent(request.method());
-    let affinity = settings.upstream.affinity(request);
-    let upgrade = request.head.upgrade();
-    let upgrade = upgrade.filter(|list| settings.options.tunnels && !carries_requests(list));
-    let answered = settings.upstream.attempt_http(affinity, upgrade.is_some(), |carrier| {
-        let address = carrier.ticket().address();
-        // An HTTP/2 stream does not leave HTTP.
-        let upgrade = upgrade.filter(|_| carrier.lease().is_some());
-        if outgoing::write_head(settings, request, target, address, upgrade, &mut sender.head).is_err() {
-            // The strict parser accepts only what can be written. A host or prefix of the settings may be invalid.
-            return Ok(Response::internal_error(
-                "the proxy's host or prefix cannot be written in a request",
-            ));
-        }
-        attempt(settings, request, sender, carrier, upgrade).map_err(|failure| {
-            let may_repeat = may_repeat(&failure, sender, is_idempotent);
-            if may_repeat {
-                sender.restart();
-            }
-            Failed { failure, may_repeat }
+/// The outcome of an attempt that has not failed.
+enum Outcome {
+    Response(Response),
+    /// The backend has the whole request, and has sent nothing for a while.
+    Silent(BackendResponse),
+}
+
+/// A request that has been forwarded.
+pub(super) enum Passed {
+    Response(Response),
+    Silent(Box<Silent>),
+}
+
+/// An exchange whose backend has sent nothing for a while.
+pub(super) struct Silent {
+    backend: BackendResponse,
+    sender: Sender,
+    by: Attempted,
+    /// Whether a second attempt may follow.
+    is_first: bool,
+}
+
+impl Silent {
+    fn new(backend: BackendResponse, mut sender: Sender, is_first: bool) -> Option<Silent> {
+        sender.shrink();
+        let by = backend.carrier()?.ticket().attempt();
+        Some(Silent {
+            backend,
+            sender,
+            by,
+            is_first,
         })
-    });
-    let failure = match answered {
-        Ok((response, backend)) => {
-            let is_https = || outgoing::is_https(settings, request);
-            return settings.upstream.stick_by(affinity, backend, is_https, response);
+    }
+
+    /// Waits until the backend has sent bytes, or no longer may.
+    pub(super) async fn head_arrives(&self) -> io::Result<()> {
+        self.backend.head_arrives().await
+    }
+}
+
+/// The parts of a request that each attempt needs.
+struct Asked<'r> {
+    affinity: Affinity,
+    is_idempotent: bool,
+    /// The protocols that the client may change to.
+    upgrade: Option<&'r [u8]>,
+}
+
+impl<'r> Asked<'r> {
+    fn of(settings: &Settings, request: &Request<'r>) -> Asked<'r> {
+        let upgrade = request.head.upgrade();
+        Asked {
+            affinity: settings.upstream.affinity(request),
+            is_idempotent: is_idempotent(request.method()),
+            upgrade: upgrade.filter(|list| settings.options.tunnels && !carries_requests(list)),
         }
+    }
+}
+
+/// Forwards the request with this [`target`]. Returns the response, or an error response.
+pub(super) fn pass(settings: &Settings, request: &mut Request<'_>, target: &str, mut sender: Sender) -> Passed {
+    let asked = Asked::of(settings, request);
+    let upstream = &settings.upstream;
+    let mut tries = 0;
+    let passed = upstream.attempt_http(asked.affinity, asked.upgrade.is_some(), |carrier| {
+        tries += 1;
+        attempt(settings, request, &asked, target, &mut sender, carrier)
+    });
+    conclude(settings, request, &asked, passed, (sender, tries == 1))
+}
+
+/// Goes on with a request whose backend has been waited for.
+pub(super) fn go_on(settings: &Settings, request: &mut Request<'_>, silent: Silent, waited: io::Result<()>) -> Passed {
+    let asked = Asked::of(settings, request);
+    let Silent {
+        backend,
+        mut sender,
+        by,
+        mut is_first,
+    } = silent;
+    let failed = match proceed(settings, request, &asked, &mut sender, backend, waited) {
+        Ok(outcome) => {
+            let passed = Ok((outcome, by.backend()));
+            return conclude(settings, request, &asked, passed, (sender, is_first));
+        }
+        Err(failed) => failed,
+    };
+    let passed = match std::mem::take(&mut is_first) {
+        true => match target(settings, request) {
+            Ok(target) => {
+                let upgrades = asked.upgrade.is_some();
+                settings
+                    .upstream
+                    .attempt_http_again(asked.affinity, upgrades, (by, failed), |carrier| {
+                        attempt(settings, request, &asked, &target, &mut sender, carrier)
+                    })
+            }
+            Err(response) => return Passed::Response(response),
+        },
+        false => Err(Unanswered::Failed(failed.failure)),
+    };
+    conclude(settings, request, &asked, passed, (sender, is_first))
+}
+
+/// Makes the response of what the attempts have led to.
+fn conclude(
+    settings: &Settings,
+    request: &Request<'_>,
+    asked: &Asked<'_>,
+    passed: Result<(Outcome, usize), Unanswered<Failure>>,
+    (sender, is_first): (Sender, bool),
+) -> Passed {
+    let failure = match passed {
+        Ok((Outcome::Response(response), backend)) => {
+            let is_https = || outgoing::is_https(settings, request);
+            let upstream = &settings.upstream;
+            return Passed::Response(upstream.stick_by(asked.affinity, backend, is_https, response));
+        }
+        Ok((Outcome::Silent(backend), number)) => match Silent::new(backend, sender, is_first) {
+            Some(silent) => return Passed::Silent(Box::new(silent)),
+            None => Failure::Backend(number, Why::TooLate(settings.options.first_byte)),
+        },
         Err(Unanswered::Unavailable(unavailable)) => Failure::Unavailable(unavailable),
         Err(Unanswered::Failed(failure)) => failure,
     };
     let failed = failure.answer(settings);
-    match grpc::is_call(request) {
+    Passed::Response(match grpc::is_call(request) {
         true => grpc::fail(failed),
         false => failed,
-    }
+    })
 }
 
 /// Whether one of these protocols is HTTP or can hide it. Requests inside such a tunnel would bypass all rules.
@@ -127,10 +228,38 @@ fn may_repeat(failure: &Failure, sender: &Sender, is_idempotent: bool) -> bool {
 fn attempt(
     settings: &Settings,
     request: &mut Request<'_>,
+    asked: &Asked<'_>,
+    target: &str,
+    sender: &mut Sender,
+    carrier: Carrier,
+) -> Result<Outcome, Failed<Failure>> {
+    let address = carrier.ticket().address();
+    // An HTTP/2 stream does not leave HTTP.
+    let upgrade = asked.upgrade.filter(|_| carrier.lease().is_some());
+    if outgoing::write_head(settings, request, target, address, upgrade, &mut sender.head).is_err() {
+        // The strict parser accepts only what can be written. A host or prefix of the settings may be invalid.
+        let reason = "the proxy's host or prefix cannot be written in a request";
+        return Ok(Outcome::Response(Response::internal_error(reason)));
+    }
+    ask(settings, request, sender, carrier, upgrade).map_err(|failure| failed(failure, sender, asked))
+}
+
+/// Notes whether the request may be sent a second time. It is then ready for it.
+fn failed(failure: Failure, sender: &mut Sender, asked: &Asked<'_>) -> Failed<Failure> {
+    let may_repeat = may_repeat(&failure, sender, asked.is_idempotent);
+    if may_repeat {
+        sender.restart();
+    }
+    Failed { failure, may_repeat }
+}
+
+fn ask(
+    settings: &Settings,
+    request: &mut Request<'_>,
     sender: &mut Sender,
     carrier: Carrier,
     upgrade: Option<&[u8]>,
-) -> Result<Response, Failure> {
+) -> Result<Outcome, Failure> {
     let limit = settings.options.first_byte;
     let set = carrier.set_timeouts(limit, limit);
     set.map_err(|error| of_backend(&carrier, Why::Unsent(error)))?;
@@ -144,6 +273,50 @@ fn attempt(
         true => read_head(settings, request, &mut backend, upgrade),
         false => send_and_await(settings, request, sender, &mut backend, upgrade)?,
     };
+    respond(settings, request, sender, backend, found)
+}
+
+/// Reads the head of a response that has been waited for.
+fn proceed(
+    settings: &Settings,
+    request: &mut Request<'_>,
+    asked: &Asked<'_>,
+    sender: &mut Sender,
+    mut backend: BackendResponse,
+    waited: io::Result<()>,
+) -> Result<Outcome, Failed<Failure>> {
+    let is_stream = backend.carrier().is_none_or(|carrier| carrier.lease().is_none());
+    let found = match waited.and_then(|()| go_on_waiting(settings, sender, &backend)) {
+        Ok(()) => {
+            let upgrade = asked.upgrade.filter(|_| !is_stream);
+            read_head(settings, request, &mut backend, upgrade)
+        }
+        Err(error) => Err(NoHead::Broken { error, begun: false }),
+    };
+    respond(settings, request, sender, backend, found).map_err(|failure| failed(failure, sender, asked))
+}
+
+/// Sets the time that is left for the head. It counts from the end of the request.
+fn go_on_waiting(settings: &Settings, sender: &Sender, backend: &BackendResponse) -> io::Result<()> {
+    let carrier = backend.carrier().ok_or(io::ErrorKind::NotConnected)?;
+    let (limit, over) = (settings.options.first_byte, sender.progress().over.get());
+    let waited = over.map_or(Duration::ZERO, |over| {
+        osier::time::now().saturating_duration_since(over)
+    });
+    carrier.set_timeouts(limit.saturating_sub(waited).max(LEAST_WAIT), limit)
+}
+
+/// Makes the response of this head.
+fn respond(
+    settings: &Settings,
+    request: &mut Request<'_>,
+    sender: &mut Sender,
+    backend: BackendResponse,
+    found: Result<Head, NoHead>,
+) -> Result<Outcome, Failure> {
+    if matches!(found, Err(NoHead::Silent)) {
+        return Ok(Outcome::Silent(backend));
+    }
     let carrier = backend.carrier().expect("the response's body has not been read");
     let head = found.map_err(|reason| not_answered(settings, carrier, reason))?;
     carrier.ticket().answered();
@@ -152,7 +325,7 @@ fn attempt(
         request.body.allow_pauses();
         sender.progress().may_pause.set(true);
     }
-    client_response::make(settings, request, sender, backend, head)
+    client_response::make(settings, request, sender, backend, head).map(Outcome::Response)
 }
 
 fn read_head(
@@ -163,7 +336,7 @@ fn read_head(
 ) -> Result<Head, NoHead> {
     let (asked, output) = (request.head, request.body.output());
     let interim = |reply: &Reply<'_>| client_response::pass_interim(reply, asked, output);
-    backend.read_head(&settings.limits, asked.method(), interim, |reply| {
+    backend.read_head(&settings.limits, asked.method(), true, interim, |reply| {
         Head::of(reply, upgrade)
     })
 }
@@ -194,6 +367,7 @@ fn not_answered(settings: &Settings, carrier: &Carrier, reason: NoHead) -> Failu
             Why::Broken { error, begun: false }
         }
         NoHead::Malformed(reason) => Why::Malformed(reason),
+        NoHead::Silent => Why::TooLate(settings.options.first_byte),
     };
     blame(carrier, why)
 }
@@ -239,7 +413,7 @@ fn send_and_await(
         || carrier.cancel(),
         || {
             let interim = |reply: &Reply<'_>| client_response::pass_interim(reply, asked, output);
-            backend.read_head(&settings.limits, asked.method(), interim, |reply| {
+            backend.read_head(&settings.limits, asked.method(), false, interim, |reply| {
                 Head::of(reply, upgrade)
             })
         },

@@ -46,15 +46,19 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::StatusCode;
+use osier::fiber::Activity;
 use osier_http::Limits;
 use osier_http::path::canonical_part;
 
 use crate::body::ahead::Bounds;
 use crate::body::spool;
+use crate::router::answer::GoOn;
 use crate::upstream::Upstream;
 use crate::upstream::client::while_client_stays;
 use crate::{Answer, Handler, IntoResponse, Request, Response};
 
+use self::exchange::{Passed, Silent};
 pub use self::redirect::Redirects;
 use self::sender::Sender;
 
@@ -357,11 +361,13 @@ impl Proxy {
         self.answer_after_body(request).wait(request)
     }
 
-    /// Same as [`answer`](Proxy::answer), for [`Handler::answering`]: a body that has not arrived is received without a stack.
+    /// Same as [`answer`](Proxy::answer), for [`Handler::answering`]: a body that has not arrived is received without a stack, and so is a
+    /// backend waited for that has sent nothing for a second.
     ///
     /// # Suspends
     ///
-    /// As `answer` does, but not until the client has sent the body.
+    /// As `answer` does, but not until the client has sent the body, and for at most a second until the backend responds, if it has the
+    /// whole request.
     ///
     /// # Cancellation
     ///
@@ -375,18 +381,18 @@ impl Proxy {
             Err(response) => return response.into(),
         };
         match exchange::sender(&self.0, request) {
-            Ok(Some(mut sender)) => self.pass(request, &target, &mut sender).into(),
+            Ok(Some(sender)) => self.pass(request, &target, sender),
             Ok(None) => {
                 let proxy = self.clone();
                 Answer::after_body(&self.0.spool, move |request, body| {
                     let body = match body {
                         Ok(body) => body,
-                        Err(failed) => return failed.into_response(),
+                        Err(failed) => return failed.into_response().into(),
                     };
                     // The same as before, but it cannot be kept with a request that rests.
                     match exchange::target(&proxy.0, request) {
-                        Ok(target) => proxy.pass(request, &target, &mut Sender::spooled(request.head.body(), body)),
-                        Err(response) => response,
+                        Ok(target) => proxy.pass(request, &target, Sender::spooled(request.head.body(), body)),
+                        Err(response) => response.into(),
                     }
                 })
             }
@@ -394,12 +400,40 @@ impl Proxy {
         }
     }
 
-    fn pass(&self, request: &mut Request<'_>, target: &str, sender: &mut Sender) -> Response {
-        let response = while_client_stays(request, &mut |request| exchange::pass(&self.0, request, target, sender));
-        match &self.0.internal {
-            Some(internal) => internal::follow(internal, &self.0, request, response),
-            None => response,
+    fn pass(&self, request: &mut Request<'_>, target: &str, sender: Sender) -> Answer {
+        self.run(request, |request| exchange::pass(&self.0, request, target, sender))
+    }
+
+    /// Runs a part of an exchange, as long as the client stays.
+    fn run(&self, request: &mut Request<'_>, part: impl FnOnce(&mut Request<'_>) -> Passed) -> Answer {
+        let (mut part, mut silent) = (Some(part), None);
+        let response = while_client_stays(request, &mut |request| match part.take().map(|part| part(request)) {
+            Some(Passed::Response(response)) => response,
+            waits => {
+                silent = waits;
+                Response::new(StatusCode::OK)
+            }
+        });
+        if let Some(Passed::Silent(silent)) = silent {
+            return self.wait(silent);
         }
+        match &self.0.internal {
+            Some(internal) => internal::follow(internal, &self.0, request, response).into(),
+            None => response.into(),
+        }
+    }
+
+    /// Waits for a backend that has sent nothing for a while.
+    #[cold]
+    fn wait(&self, silent: Box<Silent>) -> Answer {
+        let proxy = self.clone();
+        Answer::after_wait(Activity::Network, async move {
+            let waited = silent.head_arrives().await;
+            let go_on: GoOn = Box::new(move |request| {
+                proxy.run(request, |request| exchange::go_on(&proxy.0, request, *silent, waited))
+            });
+            go_on
+        })
     }
 }
 

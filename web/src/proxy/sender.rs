@@ -151,6 +151,12 @@ impl Sender {
         self.progress.over.set(None);
     }
 
+    /// Gives back memory that is not needed before the request is sent again.
+    pub(super) fn shrink(&mut self) {
+        buffers::give_head(std::mem::take(&mut self.head));
+        self.piece.shrink_to_fit();
+    }
+
     /// Whether the backend has taken the whole request.
     pub(super) fn is_done(&self) -> bool {
         self.done

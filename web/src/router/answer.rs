@@ -1,28 +1,52 @@
-//! The result of a handler: a response, or a function that makes it once the body of the request has been received.
+//! The result of a handler: a response, or a function that makes it once something has arrived.
 //!
-//! A gateway receives a body before it asks a backend, and a client may send its body over minutes. So the handler returns, and
-//! the connection receives the body without a stack ([`Awaiting`](crate::conn::awaiting::Awaiting)).
+//! A gateway receives a body before it asks a backend, and a client may send its body over minutes. A backend may take as long to
+//! respond: a long poll. So the handler returns, and the connection waits without a stack: for the body
+//! ([`Awaiting`](crate::conn::awaiting::Awaiting)), or for a future ([`Paused`](crate::conn::paused::Paused)).
 
+#[cfg(feature = "proxy")]
+use std::pin::Pin;
+#[cfg(any(feature = "fastcgi", feature = "proxy"))]
+use std::rc::Rc;
 #[cfg(any(feature = "fastcgi", feature = "proxy"))]
 use std::sync::Arc;
 
+#[cfg(feature = "proxy")]
+use osier::fiber::{Activity, waits_for};
+
 #[cfg(any(feature = "fastcgi", feature = "proxy"))]
 use crate::body::spool::{Failed, Limits, Spool};
+#[cfg(feature = "proxy")]
+use crate::upstream::client::while_client_stays;
 use crate::{Request, Response};
 
-/// The result of a handler that may have to wait for the body of its request. [`Handler::answering`](crate::Handler::answering)
-/// takes a function that returns it.
+/// The result of a handler that may have to wait for the body of its request, or for a backend.
+/// [`Handler::answering`](crate::Handler::answering) takes a function that returns it.
 pub struct Answer(pub(crate) Kind);
 
 pub(crate) enum Kind {
     Now(Response),
     #[cfg(any(feature = "fastcgi", feature = "proxy"))]
     AfterBody(AfterBody),
+    #[cfg(feature = "proxy")]
+    AfterWait(AfterWait),
 }
 
 /// Makes the response to a request from its body.
 #[cfg(any(feature = "fastcgi", feature = "proxy"))]
-pub(crate) type Then = Box<dyn FnOnce(&mut Request<'_>, Result<Spool, Failed>) -> Response>;
+pub(crate) type Then = Box<dyn FnOnce(&mut Request<'_>, Result<Spool, Failed>) -> Answer>;
+
+/// Goes on with a request after a wait.
+#[cfg(any(feature = "fastcgi", feature = "proxy"))]
+pub(crate) type GoOn = Box<dyn FnOnce(&mut Request<'_>) -> Answer>;
+
+/// A handler that waits for something else than the body of its request, which it has.
+#[cfg(feature = "proxy")]
+pub(crate) struct AfterWait {
+    /// Ends with the wait.
+    pub(crate) code: Pin<Box<dyn Future<Output = GoOn>>>,
+    pub(crate) waits_for: Activity,
+}
 
 /// A handler that waits for the body of its request.
 #[cfg(any(feature = "fastcgi", feature = "proxy"))]
@@ -36,12 +60,19 @@ impl Answer {
     #[cfg(any(feature = "fastcgi", feature = "proxy"))]
     pub(crate) fn after_body(
         limits: &Arc<Limits>,
-        then: impl FnOnce(&mut Request<'_>, Result<Spool, Failed>) -> Response + 'static,
+        then: impl FnOnce(&mut Request<'_>, Result<Spool, Failed>) -> Answer + 'static,
     ) -> Answer {
         Answer(Kind::AfterBody(AfterBody {
             limits: limits.clone(),
             then: Box::new(then),
         }))
+    }
+
+    /// Makes an answer that `code` leads to. The handler has the body of the request. If the client leaves, `code` is dropped.
+    #[cfg(feature = "proxy")]
+    pub(crate) fn after_wait(waits_for: Activity, code: impl Future<Output = GoOn> + 'static) -> Answer {
+        let code = Box::pin(code);
+        Answer(Kind::AfterWait(AfterWait { code, waits_for }))
     }
 
     /// Changes the response by `change`: now, or once there is one.
@@ -55,32 +86,56 @@ impl Answer {
             Kind::Now(response) => change(request, response).into(),
             #[cfg(any(feature = "fastcgi", feature = "proxy"))]
             Kind::AfterBody(AfterBody { limits, then }) => Answer::after_body(&limits, move |request, body| {
-                let response = then(request, body);
-                change(request, response)
+                let answer = then(request, body);
+                answer.map(request, change)
+            }),
+            #[cfg(feature = "proxy")]
+            Kind::AfterWait(AfterWait { code, waits_for }) => Answer::after_wait(waits_for, async move {
+                let go_on = code.await;
+                let go_on: GoOn = Box::new(move |request| go_on(request).map(request, change));
+                go_on
             }),
         }
     }
 
-    /// Changes how the response is made from the body, if it is not there yet: `around` is called with the request and the function
-    /// that makes the response.
+    /// Changes how the response is made, if it is not there yet: `around` is called with the request and the function that goes on with
+    /// it. It is called after each wait of the handler.
     #[must_use]
     #[cfg_attr(
         not(any(feature = "fastcgi", feature = "proxy")),
-        expect(unused_variables, reason = "only gateways need the body first")
+        expect(unused_variables, reason = "only gateways wait")
     )]
     pub fn around(
         self,
-        around: impl FnOnce(&mut Request<'_>, &mut dyn FnMut(&mut Request<'_>) -> Response) -> Response + 'static,
+        around: impl Fn(&mut Request<'_>, &mut dyn FnMut(&mut Request<'_>) -> Answer) -> Answer + 'static,
     ) -> Answer {
         match self.0 {
             now @ Kind::Now(_) => Answer(now),
             #[cfg(any(feature = "fastcgi", feature = "proxy"))]
+            waiting => Answer(waiting).inside(Rc::new(around)),
+        }
+    }
+
+    #[cfg(any(feature = "fastcgi", feature = "proxy"))]
+    fn inside(self, around: Rc<Around>) -> Answer {
+        let run = |around: Rc<Around>, request: &mut Request<'_>, go_on: GoOn| {
+            let mut go_on = Some(go_on);
+            let answer = around(request, &mut |request| match go_on.take() {
+                Some(go_on) => go_on(request),
+                None => Response::internal_error("the response was made before").into(),
+            });
+            answer.inside(around)
+        };
+        match self.0 {
+            now @ Kind::Now(_) => Answer(now),
             Kind::AfterBody(AfterBody { limits, then }) => Answer::after_body(&limits, move |request, body| {
-                let mut then = Some((then, body));
-                around(request, &mut |request| match then.take() {
-                    Some((then, body)) => then(request, body),
-                    None => Response::internal_error("the response was made before"),
-                })
+                run(around, request, Box::new(move |request| then(request, body)))
+            }),
+            #[cfg(feature = "proxy")]
+            Kind::AfterWait(AfterWait { code, waits_for }) => Answer::after_wait(waits_for, async move {
+                let go_on = code.await;
+                let go_on: GoOn = Box::new(move |request| run(around, request, go_on));
+                go_on
             }),
         }
     }
@@ -89,7 +144,7 @@ impl Answer {
     ///
     /// # Errors
     ///
-    /// The answer itself, if the body has to be received first.
+    /// The answer itself, if something has to be waited for.
     pub fn ready(self) -> Result<Response, Answer> {
         match self.0 {
             Kind::Now(response) => Ok(response),
@@ -104,18 +159,29 @@ impl Answer {
         match &mut self.0 {
             Kind::Now(response) => response,
             #[cfg(any(feature = "fastcgi", feature = "proxy"))]
-            Kind::AfterBody(_) => unreachable!("the burst has received the body"),
+            _ => unreachable!("the burst has waited"),
         }
     }
 
-    /// Returns the response. Receives the body of the request on this fiber, if the response needs it.
+    /// Whether the response is there.
+    #[cfg(any(feature = "fastcgi", feature = "proxy"))]
+    #[inline]
+    pub(crate) fn is_ready(&self) -> bool {
+        matches!(self.0, Kind::Now(_))
+    }
+
+    /// Returns the response. Waits on this fiber for what the response needs: the body of the request, or a backend.
     ///
     /// # Suspends
     ///
-    /// Until the client has sent the body, and where the handler does.
+    /// Until that is there, and where the handler does.
+    ///
+    /// # Cancellation
+    ///
+    /// As for the handler.
     #[cfg_attr(
         not(any(feature = "fastcgi", feature = "proxy")),
-        expect(unused_variables, reason = "only gateways need the body first")
+        expect(unused_variables, reason = "only gateways wait")
     )]
     pub fn wait(self, request: &mut Request<'_>) -> Response {
         match self.0 {
@@ -123,11 +189,27 @@ impl Answer {
             #[cfg(any(feature = "fastcgi", feature = "proxy"))]
             Kind::AfterBody(AfterBody { limits, then }) => {
                 let body = Spool::fill(&mut request.body, &limits);
-                then(request, body)
+                then(request, body).wait(request)
+            }
+            #[cfg(feature = "proxy")]
+            Kind::AfterWait(AfterWait { code, waits_for: what }) => {
+                let mut code = Some(code);
+                while_client_stays(request, &mut |request| {
+                    let Some(code) = code.take() else {
+                        unreachable!("called once")
+                    };
+                    osier::fiber::shrink_stack();
+                    let go_on = waits_for(what, || osier::block_on(code));
+                    go_on(request).wait(request)
+                })
             }
         }
     }
 }
+
+/// Runs around each part of a handler that waits.
+#[cfg(any(feature = "fastcgi", feature = "proxy"))]
+type Around = dyn Fn(&mut Request<'_>, &mut dyn FnMut(&mut Request<'_>) -> Answer) -> Answer;
 
 impl From<Response> for Answer {
     #[inline]

@@ -11,10 +11,26 @@ use crate::conn::rates::Span;
 use crate::conn::serve::After;
 use crate::router::answer::{AfterBody, Answer, Kind};
 use crate::server::burst::Burst;
-use crate::server::received::Received;
-use crate::server::served::CLIENT_GONE;
+use crate::server::received::{Held, Received};
+use crate::server::served::{CLIENT_GONE, Client};
 
 impl Burst<'_> {
+    /// Takes what the request holds, which goes on without a fiber.
+    pub(crate) fn hold(&self, request: &mut Request<'_>, waits_for: Activity) -> Held {
+        let head = request.head;
+        self.marks.slow.leave_fiber(|| {
+            let client = Client::of(self.peer, &self.marks).address().0;
+            format!("{} {}, {client}", head.method(), head.target())
+        });
+        self.marks.timing.leave_fiber(waits_for);
+        Held {
+            body: request.body.pause(),
+            marks: self.marks.clone(),
+            extensions: mem::take(&mut request.extensions),
+            changes: request.changes.made(),
+        }
+    }
+
     /// Calls the function that makes the response from the body of the request, if the body has arrived. Leaves the request to the
     /// connection otherwise, or receives the body here if the request may not rest.
     ///
@@ -44,16 +60,12 @@ impl Burst<'_> {
             Ok(true) => Ok(spool),
             Err(failed) => Err(failed),
             Ok(false) => {
-                self.marks.timing.leave_fiber(Activity::Client);
                 let received = Received {
-                    body: request.body.pause(),
+                    held: self.hold(request, Activity::Client),
                     spool,
                     failed: None,
                     limits,
                     then,
-                    marks: self.marks.clone(),
-                    extensions: mem::take(&mut request.extensions),
-                    changes: request.changes.made(),
                 };
                 return Err(After::Receive(Box::new(Awaiting {
                     head: Box::default(),
@@ -65,8 +77,8 @@ impl Burst<'_> {
                 })));
             }
         };
-        let mut response = None;
-        let _ = self.catch(request.head, || response = Some(then(request, body).into()));
-        Ok(response)
+        let mut answer = None;
+        let _ = self.catch(request.head, || answer = Some(then(request, body)));
+        Ok(answer)
     }
 }

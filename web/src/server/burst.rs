@@ -50,15 +50,15 @@ use crate::conn::worker::{Buffers, INPUT_BYTES};
 use crate::request::changes::Changes;
 use crate::request::{Marks, Matched};
 use crate::router::Found;
-#[cfg(any(feature = "fastcgi", feature = "proxy"))]
-use crate::router::answer::{Answer, Kind};
+#[cfg(not(any(feature = "fastcgi", feature = "proxy")))]
+use crate::router::answer::Answer;
 use crate::router::handler::Handler;
 use crate::router::next::{Caller, Next};
 use crate::router::route::{Route, without_handler};
 #[cfg(feature = "h2")]
 use crate::server::h2;
 #[cfg(any(feature = "fastcgi", feature = "proxy"))]
-use crate::server::received::Received;
+use crate::server::received::Resumed;
 use crate::server::served::{CLIENT_GONE, Client, Observer, Served};
 use crate::{Request, RequestBody, Response};
 
@@ -136,7 +136,7 @@ impl Serve for App {
     ) -> After {
         let request: Box<dyn Any> = request;
         let burst = Burst::new(self, peer, output);
-        burst.received.set(request.downcast().ok());
+        burst.received.set(request.downcast().ok().map(Resumed::Received));
         osier::fiber::before_suspend(&|| burst.before_suspension(), || burst.run(input))
     }
 
@@ -157,11 +157,13 @@ impl Serve for App {
         output: &Output<'_>,
         head: &Head<'_>,
         response: Box<dyn Unfinished>,
+        held: &mut Extensions,
     ) -> Option<After> {
         let burst = Burst::new(self, client, output);
         burst.is_apart.set(true);
-        let done = osier::fiber::before_suspend(&|| burst.before_suspension(), || burst.finish(head, response, true));
-        done.err()
+        osier::fiber::before_suspend(&|| burst.before_suspension(), || {
+            burst.go_on_stream(head, response, held)
+        })
     }
 
     #[cfg(feature = "h2")]
@@ -301,20 +303,24 @@ pub(crate) struct Burst<'b> {
     is_elsewhere: Cell<bool>,
     /// Notes of the current request.
     pub(crate) marks: Marks,
-    /// The first request, if its body was received before.
-    received: Cell<Option<Box<Received>>>,
+    /// The first request, if it goes on.
+    pub(crate) received: Cell<Option<Resumed>>,
     /// Whether the request is served from a small buffer.
     is_apart: Cell<bool>,
     /// The charge for the buffers, made at the first suspension: before that, only one request of a worker can hold any.
     charge: OnceCell<Charge>,
 }
 
-/// Nothing: only gateways receive bodies first.
+/// Nothing: only gateways wait.
 #[cfg(not(any(feature = "fastcgi", feature = "proxy")))]
-enum Received {}
+pub(crate) enum Resumed {}
 
 #[cfg(not(any(feature = "fastcgi", feature = "proxy")))]
-impl Received {
+impl Resumed {
+    fn held(&self) -> &Self {
+        self
+    }
+
     fn resume<'b>(&self, _: Peer<'b>, _: &'b Output<'b>, _: (&'b mut [u8], usize), _: &'b Marks) -> RequestBody<'b> {
         match *self {}
     }
@@ -323,9 +329,8 @@ impl Received {
         match *self {}
     }
 
-    #[expect(clippy::boxed_local, reason = "with a gateway it is a large value in a box")]
-    fn respond(self: Box<Self>, _: &mut Request<'_>) -> Response {
-        match *self {}
+    fn answer(self, _: &mut Request<'_>) -> Answer {
+        match self {}
     }
 }
 
@@ -405,7 +410,7 @@ impl<'b> Burst<'b> {
 
     /// Serves the one request of a stream.
     #[cfg(feature = "h2")]
-    fn run_stream(&self, head: &Head<'_>) -> Option<After> {
+    pub(crate) fn run_stream(&self, head: &Head<'_>) -> Option<After> {
         self.is_apart.set(true);
         let mut gone = Gone::Default;
         let (read, mut params) = (OnceCell::new(), None);
@@ -589,9 +594,11 @@ impl<'b> Burst<'b> {
         let received = self.received.take();
         let body = match &received {
             Some(received) => {
-                self.marks.set(received.notes());
+                let held = received.held();
+                self.marks.set(held.notes());
+                self.marks.slow.enter_fiber();
                 let buffer = (arrived.rest, arrived.received);
-                received.resume(self.peer, self.output, buffer, &self.marks)
+                held.resume(self.peer, self.output, buffer, &self.marks)
             }
             None => {
                 let decoder = match body_limit {
@@ -713,18 +720,15 @@ impl<'b> Burst<'b> {
 
     /// Calls the handler and sends its response. Returns whether the connection may be kept.
     #[inline]
-    fn handle(
-        &self,
-        request: &mut Request<'_>,
-        found: &Found<'_>,
-        received: Option<Box<Received>>,
-    ) -> Result<bool, After> {
+    fn handle(&self, request: &mut Request<'_>, found: &Found<'_>, received: Option<Resumed>) -> Result<bool, After> {
         let Found { endpoint, route, .. } = *found;
         let head = request.head;
         let mut answer = None;
+        #[cfg(feature = "proxy")]
+        let may_rest = received.as_ref().is_none_or(Resumed::may_rest);
         // After a panic there is no answer, so the server sends its own.
         if let Some(received) = received {
-            let _ = self.catch(head, || answer = Some(received.respond(request).into()));
+            let _ = self.catch(head, || answer = Some(received.answer(request)));
         } else if memory::pressure() == Pressure::Critical {
             answer = Some(Response::overloaded().into());
         } else if found.around.depth() > 0 {
@@ -738,9 +742,13 @@ impl<'b> Burst<'b> {
             answer = Some(without_handler(route, head).into());
         }
         #[cfg(any(feature = "fastcgi", feature = "proxy"))]
-        if let Some(Answer(Kind::AfterBody(_))) = &answer {
-            let may_rest = route.is_none_or(|route| route.stack_bytes.is_none()) && self.peer.transport().is_some();
-            answer = self.wait_for_body(request, answer, may_rest)?;
+        if answer.as_ref().is_some_and(|answer| !answer.is_ready()) {
+            let is_apart = route.is_some_and(|route| route.stack_bytes.is_some());
+            answer = self.wait_for_body(request, answer, !is_apart && self.peer.transport().is_some())?;
+            #[cfg(feature = "proxy")]
+            {
+                answer = self.wait_for(request, answer, may_rest && !is_apart)?;
+            }
         }
         let answer = answer.get_or_insert_with(|| Response::plain(StatusCode::INTERNAL_SERVER_ERROR).into());
         let response = answer.response();

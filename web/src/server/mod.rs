@@ -16,6 +16,8 @@ pub(crate) mod served;
 mod timing;
 #[cfg(feature = "upgrade")]
 pub mod upgrade;
+#[cfg(feature = "proxy")]
+pub(crate) mod waiting;
 
 use std::future::poll_fn;
 use std::io;

@@ -24,6 +24,8 @@ use crate::conn::server_state::ServerState;
 use crate::request::Marks;
 use crate::server::burst::{App, Burst};
 use crate::server::served::Client;
+#[cfg(feature = "proxy")]
+use crate::server::waiting::Unbegun;
 
 /// A body that has paused for a shorter time is busy: it does not pause again at once.
 const BUSY: Duration = Duration::from_millis(100);
@@ -57,6 +59,10 @@ enum Body {
 }
 
 impl Unfinished for PausedResponse {
+    fn has_begun(&self) -> bool {
+        true
+    }
+
     fn is_ready(&self) -> bool {
         matches!(self.body, Body::GoesOn(_))
     }
@@ -86,8 +92,7 @@ impl Unfinished for PausedResponse {
 
 impl PausedResponse {
     /// The response that a burst has left.
-    fn left(response: Box<dyn Unfinished>) -> PausedResponse {
-        let response: Box<dyn Any> = response;
+    fn left(response: Box<dyn Any>) -> PausedResponse {
         let response = response.downcast();
         *response.unwrap_or_else(|_| unreachable!("no burst leaves another type"))
     }
@@ -127,19 +132,29 @@ impl Burst<'_> {
         })
     }
 
-    /// Goes on with a response that has paused, and then serves the requests behind it.
+    /// Goes on with a response that has paused, and then serves the requests behind it. A response that has not begun is that of the first
+    /// request in `input`.
     ///
     /// # Suspends
     ///
-    /// As the code of the body does, and as [`run`](Burst::run) does.
+    /// As the code of the body or the handler does, and as [`run`](Burst::run) does.
     pub(crate) fn go_on(&self, mut paused: Paused, input: &mut Input) -> After {
+        let response: Box<dyn Any> = paused.response.take().expect("only one burst takes it");
+        #[cfg(feature = "proxy")]
+        let response = match response.downcast::<Unbegun>() {
+            Ok(unbegun) => {
+                self.received.set(Some(unbegun.resume(paused.may_pause)));
+                drop(paused);
+                return self.run(input);
+            }
+            Err(begun) => begun,
+        };
         let mut slots: Slots = Slots::new();
         let bytes = std::mem::take(&mut paused.head);
         let Ok(head) = Head::parse(&bytes, &mut slots, &self.peer.worker.server.limits) else {
             unreachable!("it was read once before")
         };
         let may_pause = paused.may_pause;
-        let response = paused.response.take().expect("only one burst takes it");
         match self.finish(&head, response, may_pause) {
             Ok(true) => {
                 // The values of this request must not count with the next one.
@@ -164,17 +179,40 @@ impl Burst<'_> {
         }
     }
 
+    /// Goes on with a response of a stream that has paused, whose request holds `held`.
+    ///
+    /// # Suspends
+    ///
+    /// As the code of the body or the handler does.
+    #[cfg(feature = "h2")]
+    pub(crate) fn go_on_stream(
+        &self,
+        head: &Head<'_>,
+        response: Box<dyn Unfinished>,
+        held: &mut Extensions,
+    ) -> Option<After> {
+        let response: Box<dyn Any> = response;
+        #[cfg(feature = "proxy")]
+        let response = match response.downcast::<Unbegun>() {
+            Ok(unbegun) => {
+                self.received.set(Some(unbegun.resume(true)));
+                return self.run_stream(head);
+            }
+            Err(begun) => begun,
+        };
+        let mut after = self.finish(head, response, true).err();
+        if let Some(After::Pause(again)) = &mut after {
+            again.extensions = std::mem::take(held);
+        }
+        after
+    }
+
     /// Goes on with a response that has paused. It may pause again, if `may_pause` is set. Returns whether the connection may be kept.
     ///
     /// # Suspends
     ///
     /// As the code of the body does.
-    pub(crate) fn finish(
-        &self,
-        head: &Head<'_>,
-        response: Box<dyn Unfinished>,
-        may_pause: bool,
-    ) -> Result<bool, After> {
+    fn finish(&self, head: &Head<'_>, response: Box<dyn Any>, may_pause: bool) -> Result<bool, After> {
         let response = PausedResponse::left(response);
         let (method, target) = head.line();
         let words = RequestWords {

@@ -1,7 +1,7 @@
-//! A request whose body the connection receives before its handler goes on.
+//! A request between two bursts: its handler goes on once its body, or something else, has arrived.
 //!
-//! The handler has returned a function that takes the body. The burst that called it leaves a [`Received`] to the connection, with all that the request holds apart from its head: the connection keeps the bytes of the head, and the last burst
-//! parses them and finds the route again.
+//! The handler has returned a function. The burst that called it leaves a [`Held`] to the connection, with all that the request holds apart
+//! from its head: the connection keeps the bytes of the head, and the last burst parses them and finds the route again.
 
 use std::sync::Arc;
 
@@ -15,22 +15,70 @@ use crate::conn::output::Output;
 use crate::conn::peer::Peer;
 use crate::request::Marks;
 use crate::request::changes::Texts;
-use crate::router::answer::Then;
+#[cfg(feature = "proxy")]
+use crate::router::answer::{AfterWait, GoOn, Kind};
+use crate::router::answer::{Answer, Then};
 use crate::{Request, RequestBody, Response};
 
-pub(crate) struct Received {
+/// A request that goes on in another burst.
+pub(crate) enum Resumed {
+    Received(Box<Received>),
+    #[cfg(feature = "proxy")]
+    Waiting(Box<Waiting>),
+}
+
+impl Resumed {
+    pub(crate) fn held(&self) -> &Held {
+        match self {
+            Resumed::Received(received) => &received.held,
+            #[cfg(feature = "proxy")]
+            Resumed::Waiting(waiting) => &waiting.held,
+        }
+    }
+
+    /// Whether the connection may wait once more without a stack.
+    #[cfg(feature = "proxy")]
+    pub(crate) fn may_rest(&self) -> bool {
+        match self {
+            Resumed::Received(_) => true,
+            Resumed::Waiting(waiting) => waiting.may_rest,
+        }
+    }
+
+    /// Gives the request what it held, and goes on with its handler.
+    ///
+    /// # Suspends
+    ///
+    /// As the handler does.
+    pub(crate) fn answer(self, request: &mut Request<'_>) -> Answer {
+        match self {
+            Resumed::Received(received) => received.answer(request),
+            #[cfg(feature = "proxy")]
+            Resumed::Waiting(waiting) => waiting.answer(request),
+        }
+    }
+}
+
+/// A request apart from its head.
+pub(crate) struct Held {
     pub(crate) body: Paused,
-    pub(crate) spool: Spool,
-    pub(crate) failed: Option<Failed>,
-    pub(crate) limits: Arc<Limits>,
-    pub(crate) then: Then,
     pub(crate) marks: Marks,
     pub(crate) extensions: Extensions,
     /// The changes of the head.
     pub(crate) changes: Vec<Texts>,
 }
 
-impl Received {
+impl Held {
+    /// Gives it back to the request.
+    ///
+    /// # Errors
+    ///
+    /// The response, if that is impossible.
+    pub(crate) fn give_back(self, request: &mut Request<'_>) -> Result<(), Response> {
+        request.extensions = self.extensions;
+        request.change_again(self.changes).map_err(Response::internal_error)
+    }
+
     /// Goes on with the body. `buffer` holds `received` bytes from the end of the head on.
     pub(crate) fn resume<'b>(
         &self,
@@ -46,19 +94,55 @@ impl Received {
     pub(crate) fn notes(&self) -> &Marks {
         &self.marks
     }
+}
 
-    /// Gives the request what it held, and returns its response.
-    ///
-    /// # Suspends
-    ///
-    /// As the handler does.
-    pub(crate) fn respond(self: Box<Self>, request: &mut Request<'_>) -> Response {
-        request.extensions = self.extensions;
-        if let Err(error) = request.change_again(self.changes) {
-            return Response::internal_error(error);
+/// A request whose body the connection receives before its handler goes on.
+pub(crate) struct Received {
+    pub(crate) held: Held,
+    pub(crate) spool: Spool,
+    pub(crate) failed: Option<Failed>,
+    pub(crate) limits: Arc<Limits>,
+    pub(crate) then: Then,
+}
+
+impl Received {
+    fn answer(self: Box<Self>, request: &mut Request<'_>) -> Answer {
+        let this = *self;
+        if let Err(response) = this.held.give_back(request) {
+            return response.into();
         }
-        let body = self.failed.map_or(Ok(self.spool), Err);
-        (self.then)(request, body)
+        let body = this.failed.map_or(Ok(this.spool), Err);
+        (this.then)(request, body)
+    }
+}
+
+/// A request whose handler waits for something else.
+#[cfg(feature = "proxy")]
+pub(crate) struct Waiting {
+    pub(crate) held: Held,
+    pub(crate) wait: Wait,
+    /// Whether the connection may wait once more without a stack.
+    pub(crate) may_rest: bool,
+}
+
+#[cfg(feature = "proxy")]
+pub(crate) enum Wait {
+    Lasts(AfterWait),
+    IsOver(GoOn),
+}
+
+#[cfg(feature = "proxy")]
+impl Waiting {
+    fn answer(self: Box<Self>, request: &mut Request<'_>) -> Answer {
+        let this = *self;
+        if let Err(response) = this.held.give_back(request) {
+            return response.into();
+        }
+        match this.wait {
+            Wait::IsOver(go_on) => go_on(request),
+            // The client has sent too much.
+            Wait::Lasts(wait) => Answer(Kind::AfterWait(wait)),
+        }
     }
 }
 
@@ -71,16 +155,17 @@ impl Receiving for Received {
         // A file may have to be waited for.
         let _charge = Account::REQUESTS.charge(buffers.input.len());
         let output = Output::new(transport, Vec::new());
-        let before = (self.spool.len(), self.body.progress());
+        let before = (self.spool.len(), self.held.body.progress());
         let mut body = self
+            .held
             .body
-            .resume(client, &output, &mut buffers.input, &self.marks.received);
+            .resume(client, &output, &mut buffers.input, &self.held.marks.received);
         let read = self.spool.read_arrived(&mut body, &self.limits);
-        self.body = body.pause();
+        self.held.body = body.pause();
         client.worker.give_buffers(buffers);
         match read {
             Ok(true) => Arrived::All,
-            Ok(false) if (self.spool.len(), self.body.progress()) == before => Arrived::Nothing,
+            Ok(false) if (self.spool.len(), self.held.body.progress()) == before => Arrived::Nothing,
             Ok(false) => Arrived::Some,
             Err(failed) => {
                 self.failed = Some(failed);
@@ -90,14 +175,14 @@ impl Receiving for Received {
     }
 
     fn received(&self) -> u64 {
-        self.marks.received.get()
+        self.held.marks.received.get()
     }
 
     fn time_out(&mut self) {
-        self.failed = Some(Failed::Client(self.body.time_out()));
+        self.failed = Some(Failed::Client(self.held.body.time_out()));
     }
 
     fn unread(&self) -> &[u8] {
-        self.body.unread()
+        self.held.body.unread()
     }
 }

@@ -23,7 +23,8 @@ use super::Lease;
 use super::affinity::Affinity;
 #[cfg(feature = "proxy")]
 use super::carrier::Carrier;
-use super::claim::{Attempted, Search};
+pub(crate) use super::claim::Attempted;
+use super::claim::Search;
 use super::ticket::Ticket;
 use super::{Kept, Unavailable, Upstream};
 
@@ -74,6 +75,21 @@ impl Upstream {
         let find = |search, kept| self.find_carrier(search, kept, upgrades);
         waits_for(Activity::Network, || twice(affinity, find, Carrier::ticket, attempt))
     }
+
+    /// Goes on after the first attempt of [`attempt_http`](Upstream::attempt_http), `first`, has failed: makes one more if it may repeat.
+    #[cfg(feature = "proxy")]
+    pub(crate) fn attempt_http_again<T, F>(
+        &self,
+        affinity: Affinity,
+        upgrades: bool,
+        (first, failed): (Attempted, Failed<F>),
+        attempt: impl FnMut(Carrier) -> Result<T, Failed<F>>,
+    ) -> Result<(T, usize), Unanswered<F>> {
+        let find = |search, kept| self.find_carrier(search, kept, upgrades);
+        waits_for(Activity::Network, || {
+            once_more(affinity, (first, failed), find, Carrier::ticket, attempt)
+        })
+    }
 }
 
 /// Makes an attempt over a carrier that `find` returns, and one more over a new carrier if the first one may repeat.
@@ -83,20 +99,34 @@ fn twice<C, T, F>(
     ticket: impl Fn(&C) -> &Ticket,
     mut attempt: impl FnMut(C) -> Result<T, Failed<F>>,
 ) -> Result<(T, usize), Unanswered<F>> {
-    let mut search = Search {
+    let search = Search {
         affinity,
         ..Search::default()
     };
     let carrier = find(search, Kept::Taken).map_err(Unanswered::Unavailable)?;
-    let (backend, reused) = (ticket(&carrier).backend(), ticket(&carrier).is_reused());
-    let failed = match attempt(carrier) {
-        Ok(response) => return Ok((response, backend)),
-        Err(failed) => failed,
-    };
+    let first = ticket(&carrier).attempt();
+    match attempt(carrier) {
+        Ok(response) => Ok((response, first.backend)),
+        Err(failed) => once_more(affinity, (first, failed), find, ticket, attempt),
+    }
+}
+
+/// Makes an attempt over a new carrier if the first one may repeat.
+fn once_more<C, T, F>(
+    affinity: Affinity,
+    (first, failed): (Attempted, Failed<F>),
+    find: impl Fn(Search, Kept) -> Result<C, Unavailable>,
+    ticket: impl Fn(&C) -> &Ticket,
+    mut attempt: impl FnMut(C) -> Result<T, Failed<F>>,
+) -> Result<(T, usize), Unanswered<F>> {
     if !failed.may_repeat {
         return Err(Unanswered::Failed(failed.failure));
     }
-    search.after = Some(Attempted { backend, reused });
+    let search = Search {
+        affinity,
+        after: Some(first),
+        ..Search::default()
+    };
     let carrier = find(search, Kept::Never).map_err(Unanswered::Unavailable)?;
     let backend = ticket(&carrier).backend();
     let answered = attempt(carrier).map_err(|failed| Unanswered::Failed(failed.failure));

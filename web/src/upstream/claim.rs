@@ -33,12 +33,20 @@ pub(super) struct Search {
     pub(super) after: Option<Attempted>,
 }
 
-/// A failed attempt.
+/// An attempt.
 #[derive(Clone, Copy)]
-pub(super) struct Attempted {
+pub(crate) struct Attempted {
     pub(super) backend: usize,
     /// Whether the connection had been used before. The backend may have closed it for its age.
     pub(super) reused: bool,
+}
+
+#[cfg(feature = "proxy")]
+impl Attempted {
+    /// The number of the backend.
+    pub(crate) fn backend(&self) -> usize {
+        self.backend
+    }
 }
 
 impl Anchor {

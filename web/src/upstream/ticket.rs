@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use osier::time::Stamp;
 
-use super::claim::Claim;
+use super::claim::{Attempted, Claim};
 use super::health::FailureKind;
 use crate::Address;
 
@@ -37,6 +37,14 @@ impl Ticket {
     /// Whether the connection was used before; see [`Lease::is_reused`](super::Lease::is_reused).
     pub(crate) fn is_reused(&self) -> bool {
         self.reused
+    }
+
+    /// The attempt that this request is.
+    pub(crate) fn attempt(&self) -> Attempted {
+        Attempted {
+            backend: self.backend(),
+            reused: self.reused,
+        }
     }
 
     /// The backend's number.

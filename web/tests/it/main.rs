@@ -36,6 +36,7 @@ mod h2;
 mod jwt;
 mod keepalive;
 mod lifecycle;
+mod long_polls;
 mod memory;
 mod middleware;
 mod multipart;

@@ -14,16 +14,16 @@ use crate::responder::{self, Responder};
 use crate::tls;
 
 /// The target, status, bytes and milliseconds with the backend that the observer was told.
-type Told = Arc<Mutex<Vec<(String, u16, u64, u128)>>>;
+pub type Told = Arc<Mutex<Vec<(String, u16, u64, u128)>>>;
 
 /// The number of connections without a stack.
-fn resting(_: &mut Request<'_>) -> String {
+pub fn resting(_: &mut Request<'_>) -> String {
     let metrics = osier::inspect::metrics().expect("inside of a runtime");
     metrics.workers[0].resting.to_string()
 }
 
 /// Serves `router`, and the number of connections without a stack at `/resting`.
-fn site(router: Router) -> (Site, Told) {
+pub fn site(router: Router) -> (Site, Told) {
     let told = Told::default();
     let tell = told.clone();
     let router = router.get("/resting", resting);
@@ -42,7 +42,7 @@ fn site(router: Router) -> (Site, Told) {
 }
 
 /// Waits until `count` connections besides the asker's hold no stack.
-fn rest(site: &Site, count: usize) {
+pub fn rest(site: &Site, count: usize) {
     let mut asker = site.connect();
     let expected = (count + 1).to_string();
     eventually("the connections rest", || asker.get("/resting").text() == expected);
@@ -51,14 +51,16 @@ fn rest(site: &Site, count: usize) {
     eventually("the asker has left", || asker.get("/resting").text() == expected);
 }
 
-fn told_of(told: &Told, target: &str) -> Vec<(u16, u64)> {
+pub fn told_of(told: &Told, target: &str) -> Vec<(u16, u64)> {
     let told = told.lock().unwrap();
     let lines = told.iter().filter(|(known, ..)| known == target);
     lines.map(|(_, status, bytes, _)| (*status, *bytes)).collect()
 }
 
 /// A backend that serves each connection by `script`, which waits for the words of a test.
-fn directed(script: impl Fn(&mut Conn, &mpsc::Receiver<()>) + Send + Sync + 'static) -> (Backend, mpsc::Sender<()>) {
+pub fn directed(
+    script: impl Fn(&mut Conn, &mpsc::Receiver<()>) + Send + Sync + 'static,
+) -> (Backend, mpsc::Sender<()>) {
     let (go, waits) = mpsc::channel();
     let waits = Mutex::new(waits);
     let backend = Backend::start(move |_, conn| {
@@ -69,7 +71,7 @@ fn directed(script: impl Fn(&mut Conn, &mpsc::Receiver<()>) + Send + Sync + 'sta
     (backend, go)
 }
 
-fn asks(client: &mut Client, path: &str, version: &str) {
+pub fn asks(client: &mut Client, path: &str, version: &str) {
     client.send(format!("GET {path} HTTP/{version}\r\nHost: t\r\n\r\n"));
 }
 

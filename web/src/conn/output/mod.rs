@@ -408,6 +408,12 @@ impl<'c> Output<'c> {
         state.patience = patience.filter(|_| may_pause);
     }
 
+    /// Whether the connection may wait without a stack, with nothing of a response sent.
+    #[cfg(feature = "proxy")]
+    pub(crate) fn may_rest(&self) -> bool {
+        !self.state().in_frame && !matches!(self.sink, Sink::Memory(_))
+    }
+
     /// Whether the body that is being sent has paused.
     pub(crate) fn is_paused(&self) -> bool {
         self.state.borrow().paused.is_some()

@@ -84,18 +84,19 @@ impl Http1Response {
     }
 
     /// Reads heads: passes those of interim responses to `interim` and that of the final response to `look`, whose error says
-    /// why it cannot be passed on.
+    /// why it cannot be passed on. With `may_stop`, it stops where nothing comes for [`SLOW_AFTER`].
     pub(super) fn read_head<T>(
         &mut self,
         limits: &Limits,
         asked: Method<'_>,
+        may_stop: bool,
         mut interim: impl FnMut(&Reply<'_>),
         look: impl FnOnce(&Reply<'_>) -> Result<T, &'static str>,
     ) -> Result<T, NoHead> {
         let mut begun = false;
         for _ in 0..HEADS_MAX {
             let mut outline = ReplyOutline::new();
-            let (length, is_usual) = self.find_head(limits, &mut outline, &mut begun)?;
+            let (length, is_usual) = self.find_head(limits, &mut outline, may_stop, &mut begun)?;
             let head = &self.buffer[self.unread.start..self.unread.start + length];
             self.unread.start += length;
             let mut slots: Slots = Slots::new();
@@ -119,6 +120,7 @@ impl Http1Response {
         &mut self,
         limits: &Limits,
         outline: &mut ReplyOutline,
+        may_stop: bool,
         begun: &mut bool,
     ) -> Result<(usize, bool), NoHead> {
         let mut scanner = ReplyScanner::new();
@@ -139,7 +141,11 @@ impl Http1Response {
                     Err(reject) => return Err(not_http1(received).map_or_else(|| reject.into(), NoHead::Malformed)),
                 }
             }
-            let received = self.wait(&mut on_and_on!()).and_then(|_| self.receive());
+            let received = match self.wait(&mut on_and_on!(may_stop && !*begun)) {
+                Ok(false) => return Err(NoHead::Silent),
+                Ok(true) => self.receive(),
+                Err(error) => Err(error),
+            };
             let broken = |error| NoHead::Broken { error, begun: *begun };
             match received {
                 Ok(0) => return Err(broken(io::ErrorKind::UnexpectedEof.into())),

@@ -67,6 +67,7 @@ impl Http2Response {
         &mut self,
         limits: &Limits,
         asked: Method<'_>,
+        may_stop: bool,
         mut interim: impl FnMut(&Reply<'_>),
         look: impl FnOnce(&Reply<'_>) -> Result<T, &'static str>,
     ) -> Result<T, NoHead> {
@@ -81,8 +82,11 @@ impl Http2Response {
             let (head, end) = match taken.map_err(|error| broken(error, interims))? {
                 Some(taken) => taken,
                 None => {
-                    self.wait(&mut on_and_on!()).map_err(|error| broken(error, interims))?;
-                    continue;
+                    let waited = self.wait(&mut on_and_on!(may_stop && interims == 0));
+                    match waited.map_err(|error| broken(error, interims))? {
+                        true => continue,
+                        false => return Err(NoHead::Silent),
+                    }
                 }
             };
             let bytes: usize = head

@@ -15,6 +15,7 @@ use osier::net::Stream;
 use osier_http::{Limits, Method, Reject, Reply};
 
 use super::sender::Progress;
+use crate::conn::peer::SLOW_AFTER;
 use crate::conn::trailers::Trailers;
 use crate::conn::waited::Beginning;
 use crate::upstream::carrier::Carrier;
@@ -42,6 +43,8 @@ pub(super) enum NoHead {
     TooEarly,
     /// The head is not valid HTTP, or cannot be passed on.
     Malformed(&'static str),
+    /// Nothing has come for a while. The caller [waits](BackendResponse::head_arrives) in another way, and then reads again.
+    Silent,
 }
 
 impl From<Reject> for NoHead {
@@ -103,19 +106,25 @@ impl BackendResponse {
     }
 
     /// Reads heads: passes those of interim responses to `interim` and that of the final response to `look`, whose error says
-    /// why it cannot be passed on.
+    /// why it cannot be passed on. With `may_stop`, it stops where nothing of a head comes for a while.
     ///
     /// # Suspends
     ///
-    /// Until the final head has arrived.
+    /// Until the final head has arrived, or until it stops.
     pub(super) fn read_head<T>(
         &mut self,
         limits: &Limits,
         asked: Method<'_>,
+        may_stop: bool,
         interim: impl FnMut(&Reply<'_>),
         look: impl FnOnce(&Reply<'_>) -> Result<T, &'static str>,
     ) -> Result<T, NoHead> {
-        each!(self, response => response.read_head(limits, asked, interim, look))
+        each!(self, response => response.read_head(limits, asked, may_stop, interim, look))
+    }
+
+    /// Waits without a stack where [`read_head`](BackendResponse::read_head) has stopped, within the read timeout.
+    pub(super) async fn head_arrives(&self) -> io::Result<()> {
+        each!(self, response => response.wait_async(SLOW_AFTER).await)
     }
 
     /// Waits until the backend has sent bytes, within the read timeout. Nothing is held meanwhile but received bytes. Returns false if
@@ -225,14 +234,17 @@ impl BackendResponse {
     }
 }
 
-/// The beginning of a wait that goes on with less memory.
+/// The beginning of a wait that stops, or goes on with less memory.
 macro_rules! on_and_on {
     () => {
+        on_and_on!(false)
+    };
+    ($may_stop:expr) => {
         crate::conn::waited::Beginning {
             lasts: crate::conn::peer::SLOW_AFTER,
             goes_on: &mut || {
                 osier::fiber::shrink_stack();
-                true
+                !$may_stop
             },
         }
     };

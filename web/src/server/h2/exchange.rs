@@ -1,7 +1,5 @@
 //! One exchange: it serves the request of a stream.
 
-use std::mem;
-
 use http::Extensions;
 use osier_http::h2::RequestHead;
 use osier_http::{Head, Reject};
@@ -52,11 +50,7 @@ pub(super) fn go_on(
     };
     run(stream, |client, output| {
         let app = &stream.shared.local.app;
-        let mut after = app.serve_paused_stream(client, output, &head, response);
-        if let Some(After::Pause(again)) = &mut after {
-            again.extensions = mem::take(held);
-        }
-        after
+        app.serve_paused_stream(client, output, &head, response, held)
     })
 }
 

@@ -192,3 +192,36 @@ fn events_pass_through_two_servers_that_hold_nothing_but_memory() {
     assert_eq!((reply.reset, reply.text().matches("data:").count()), (None, 3));
     eventually("it is told", || told.lock().unwrap().len() == 1);
 }
+
+#[test]
+fn a_stream_whose_response_has_not_begun_keeps_no_fiber_either() {
+    let (go, waits) = mpsc::channel::<()>();
+    let waits = Mutex::new(waits);
+    let backend = Backend::start(move |_, conn| {
+        while conn.request().is_some() && waits.lock().unwrap().recv_timeout(PATIENCE).is_ok() {
+            conn.send("HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nnews");
+        }
+    });
+    let (site, told) = site(router(backend.proxy()));
+    let first = settled(&site);
+    let (mut client, stream) = listens(&site);
+    rest(&site, first, 1);
+    assert_eq!(client.get("/held").status, 200, "other streams go on");
+    go.send(()).unwrap();
+    let reply = client.reply(stream);
+    assert_eq!((reply.status, reply.text(), reply.reset), (200, "news", None));
+    eventually("it is told", || *told.lock().unwrap() == [(200, 4)]);
+
+    told.lock().unwrap().clear();
+    // The kept connection of the backend has a future of its own.
+    let first = settled(&site);
+    let stream = client.begin("GET", "/events", &[], true);
+    client.flush();
+    rest(&site, first, 1);
+    client.machine.reset(stream, ErrorCode::CANCEL);
+    client.flush();
+    eventually("it is told", || *told.lock().unwrap() == [(499, 0)]);
+    eventually("the backend is free", || backend.open() == 0);
+    rest(&site, first, 0);
+    assert!(site.log.lock().unwrap().is_empty(), "{:?}", site.log);
+}

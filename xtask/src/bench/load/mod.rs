@@ -233,6 +233,15 @@ pub fn idle_connections(plan: &Plan, server: &Server, path: &str, count: usize) 
     held_memory(server, held, count)
 }
 
+/// Private bytes of the server for each of `count` connections that asked for `path`, which sends no response.
+pub fn silent_connections(plan: &Plan, server: &Server, path: &str, count: usize) -> Result<f64, String> {
+    let held = |count: usize| {
+        let args = [server.port.to_string(), count.to_string(), path.into(), "silent".into()];
+        Held::start(plan, "hold", &args)?.after("held")
+    };
+    held_memory(server, held, count)
+}
+
 /// Private bytes of the server for each of `count` WebSockets at `path` that have had one echo and then stay idle.
 pub fn idle_sockets(plan: &Plan, server: &Server, path: &str, count: usize) -> Result<f64, String> {
     let held = |count: usize| {

@@ -1,4 +1,4 @@
-//! The rows about WebSockets and event streams through the proxy: the load of `sockets.rs`, with a proxy before the echo server, which is not measured.
+//! The rows about WebSockets, event streams and long polls through the proxy: the load of `sockets.rs`, with a proxy before the echo server, which is not measured.
 
 use std::path::Path;
 
@@ -17,7 +17,12 @@ const BACKEND: &str = "osier-ws-echo";
 const PATH: &str = "/dormant";
 
 pub fn rows(plan: &Plan) -> Vec<Row<'_>> {
-    vec![echoes(plan, 1000), idle(plan, 4000), idle_events(plan, 2000)]
+    vec![
+        echoes(plan, 1000),
+        idle(plan, 4000),
+        idle_events(plan, 2000),
+        idle_polls(plan, 2000),
+    ]
 }
 
 fn echoes(plan: &Plan, connections: usize) -> Row<'_> {
@@ -44,6 +49,17 @@ fn idle(plan: &Plan, connections: usize) -> Row<'_> {
 fn idle_events(plan: &Plan, connections: usize) -> Row<'_> {
     let name = format!("idle event stream through the proxy, of {connections}");
     let load = move |server: &Server| load::idle_connections(plan, server, "/events", connections).map(Sample::from);
+    Row {
+        unit: "private bytes",
+        rounds: plan.rounds.min(3),
+        ..proxied(plan, &name, load)
+    }
+}
+
+/// Memory that a request costs while its response does not begin.
+fn idle_polls(plan: &Plan, connections: usize) -> Row<'_> {
+    let name = format!("long poll through the proxy, of {connections}");
+    let load = move |server: &Server| load::silent_connections(plan, server, "/poll", connections).map(Sample::from);
     Row {
         unit: "private bytes",
         rounds: plan.rounds.min(3),
