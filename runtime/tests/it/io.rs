@@ -12,7 +12,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::given::{forever, on, others_wait, pair, pass, settle, timeless};
-use osier::io::{HalfClose, Interest, readable, ready, sendfile, sendfile_after, while_connected, writable};
+use osier::io::{
+    FileProgress, HalfClose, Interest, readable, ready, sendfile, sendfile_after, while_connected, writable,
+};
 use osier::net::{TcpListener, TcpStream, UnixStream};
 use osier::{Cancelled, fiber};
 use rustix::event::EventfdFlags;
@@ -416,8 +418,10 @@ fn a_reader_that_takes_its_time() {
         // One that takes nothing at all.
         let (ours, _theirs) = pair();
         ours.set_write_timeout(Some(SHORT)).unwrap();
-        let stuck = sendfile(&file.file, 0, LEN as u64, &ours);
+        let mut progress = FileProgress::default();
+        let stuck = sendfile_after(&file.file, 0, LEN as u64, &ours, || Ok(()), &mut progress);
         assert_eq!(stuck.unwrap_err().kind(), ErrorKind::TimedOut);
+        assert!((1..LEN as u64).contains(&progress.sent), "{}", progress.sent);
     });
 }
 
@@ -458,11 +462,14 @@ fn what_precedes_a_file_goes_out_before_it_and_once() {
             theirs.read_to_end(&mut sink).map(|_| sink)
         });
         let head = || (&ours).write_all(b"head");
-        assert_eq!(sendfile_after(&file.file, 0, 3 << 20, &ours, head).unwrap(), 3 << 20);
+        let mut progress = FileProgress::default();
+        sendfile_after(&file.file, 0, 3 << 20, &ours, head, &mut progress).unwrap();
         // Nothing to send, nothing before it; and what fails before it is not followed.
-        assert_eq!(sendfile_after(&file.file, 0, 0, &ours, || unreachable!()).unwrap(), 0);
-        let failed = sendfile_after(&file.file, 0, 10, &ours, || Err(io::ErrorKind::BrokenPipe.into()));
+        sendfile_after(&file.file, 0, 0, &ours, || unreachable!(), &mut progress).unwrap();
+        let broken = || Err(io::ErrorKind::BrokenPipe.into());
+        let failed = sendfile_after(&file.file, 0, 10, &ours, broken, &mut progress);
         assert_eq!(failed.unwrap_err().kind(), io::ErrorKind::BrokenPipe);
+        assert_eq!(progress.sent, 3 << 20);
         drop(ours);
         let received = receiving.join().unwrap().unwrap();
         assert!(received.starts_with(b"head") && received[4..] == content(0, 3 << 20));

@@ -12,6 +12,8 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use osier::fiber::{Activity, waits_for};
+#[cfg(feature = "sendfile")]
+use osier::io::FileProgress;
 use osier::io::{HalfClose, while_connected};
 #[cfg(feature = "sendfile")]
 use osier::memory::Account;
@@ -456,31 +458,33 @@ impl Sink<'_> {
         }
     }
 
-    /// Sends a part of `file`, from a place on and of a length. `head` sends the bytes right before it. `sent` gets the number of
-    /// its bytes that were sent. If that fails, a plain socket does not tell.
+    /// Sends a part of `file`, from a place on and of a length. `head` sends the bytes right before it. `progress` counts the
+    /// bytes that were sent, also before an error: `UnexpectedEof` for a file that ends before.
     #[cfg(feature = "sendfile")]
     pub(crate) fn send_file(
         self,
         file: &File,
         (offset, len): (u64, u64),
         head: impl FnOnce() -> io::Result<()>,
-        sent: &mut u64,
+        progress: &mut FileProgress,
     ) -> io::Result<()> {
         if let Sink::Transport(transport) = self {
-            return transport.send_file(file, (offset, len), head, sent);
+            return transport.send_file(file, (offset, len), head, progress);
         }
         head()?;
+        let mut left = (offset, len);
         let mut piece = buffers::take(Size::K16);
         // Many may wait for their clients at once: streams of HTTP/2 whose windows are closed.
         let _charge = Account::BODIES.charge(piece.len());
-        while *sent < len {
-            let most = usize::try_from(len - *sent).unwrap_or(usize::MAX).min(piece.len());
-            let count = osier::io::read_at(file, offset + *sent, &mut piece[..most])?;
+        while let (at, len @ 1..) = left {
+            let most = usize::try_from(len).unwrap_or(usize::MAX).min(piece.len());
+            let count = osier::io::read_at(file, at, &mut piece[..most])?;
             if count == 0 {
-                break;
+                return Err(io::ErrorKind::UnexpectedEof.into());
             }
             self.write_all(&piece[..count])?;
-            *sent += count as u64;
+            progress.sent += count as u64;
+            left = (at + count as u64, len - count as u64);
         }
         buffers::give(piece);
         Ok(())

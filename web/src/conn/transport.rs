@@ -343,26 +343,26 @@ impl Transport {
         }
     }
 
-    /// Sends `len` bytes of `file`, from `offset` on, and sets `sent` to how many it sent. It calls `before` right before the first of
-    /// them. If it fails, a plain socket does not tell how many it sent.
+    /// Sends `len` bytes of `file`, from `offset` on. It calls `before` right before the first of them.
     ///
     /// # Suspends
     ///
     /// While the peer takes no more, and while bytes come from the disk.
+    ///
+    /// # Errors
+    ///
+    /// `UnexpectedEof` for a file that ends before. `progress` counts the bytes before the error.
     pub(crate) fn send_file(
         &self,
         file: &File,
         (offset, len): (u64, u64),
         before: impl FnOnce() -> io::Result<()>,
-        sent: &mut u64,
+        progress: &mut FileProgress,
     ) -> io::Result<()> {
         match self {
-            Transport::Plain(stream) => {
-                *sent = osier::io::sendfile_after(file, offset, len, stream, before)?;
-                Ok(())
-            }
+            Transport::Plain(stream) => osier::io::sendfile_after(file, offset, len, stream, before, progress),
             #[cfg(feature = "tls")]
-            Transport::Tls(stream) => copy::all(stream, file, (offset, len), before, sent),
+            Transport::Tls(stream) => copy::all(stream, file, (offset, len), before, progress),
         }
     }
 
@@ -452,17 +452,16 @@ mod copy {
         file: &File,
         (offset, len): (u64, u64),
         before: impl FnOnce() -> io::Result<()>,
-        sent: &mut u64,
+        progress: &mut FileProgress,
     ) -> io::Result<()> {
-        let done = pieces(file, offset, len, before, sent, |piece, sent| {
+        let mut sent = 0;
+        let done = pieces(file, offset, len, before, &mut sent, |piece, sent| {
             stream.write_all(piece)?;
             *sent += piece.len() as u64;
             Ok(())
         });
-        match done {
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(()),
-            done => done,
-        }
+        progress.sent += sent;
+        done
     }
 
     /// Copies as [`try_send_file`](super::Transport::try_send_file) does.

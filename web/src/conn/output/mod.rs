@@ -266,13 +266,13 @@ impl<'c> Output<'c> {
             return self.collect_file(file, offset, len);
         }
         let head = || self.state().flush_before_file(self.sink, len);
-        let mut sent = 0;
-        match waits_for(Activity::Writing, || {
-            self.sink.send_file(file, (offset, len), head, &mut sent)
-        }) {
-            Ok(()) if sent == len => Ok(len),
-            Ok(()) => Err(self.file_failed(file_ended(len - sent), sent)),
-            Err(error) => Err(self.file_failed(error, sent)),
+        let mut progress = FileProgress::default();
+        let done = waits_for(Activity::Writing, || {
+            self.sink.send_file(file, (offset, len), head, &mut progress)
+        });
+        match done {
+            Ok(()) => Ok(len),
+            Err(error) => Err(self.part_failed(error, len, progress.sent)),
         }
     }
 
@@ -372,10 +372,7 @@ impl<'c> Output<'c> {
             match done {
                 Ok(()) => return Ok(None),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
-                    return Err(self.file_failed(file_ended(part.len - sent), sent));
-                }
-                Err(error) => return Err(self.file_failed(error, sent)),
+                Err(error) => return Err(self.part_failed(error, part.len, sent)),
             }
             match waits_for(Activity::Writing, || transport.socket().wait_writable(patience)) {
                 Ok(true) => {}
@@ -386,6 +383,17 @@ impl<'c> Output<'c> {
                 Err(error) => return Err(self.file_failed(error, sent)),
             }
         }
+    }
+
+    /// Same as [`file_failed`](Output::file_failed), for a part of `len` bytes. A file that ends before is named as the cause.
+    #[cold]
+    #[cfg(feature = "sendfile")]
+    fn part_failed(&self, error: io::Error, len: u64, sent: u64) -> io::Error {
+        let error = match error.kind() {
+            io::ErrorKind::UnexpectedEof => file_ended(len - sent),
+            _ => error,
+        };
+        self.file_failed(error, sent)
     }
 
     /// Notes that `sent` bytes of a file could be sent, and not all that were to be sent.
