@@ -20,8 +20,12 @@ pub struct Limits {
     /// The most concurrent streams of the peer. A stream that is reset counts until its handler has ended. A stream beyond the limit
     /// is refused. Default: 100.
     pub max_streams: u32,
+    /// The most tunnels, such as WebSockets (RFC 8441), that take no place of `max_streams`. A client hears of one more place with
+    /// each tunnel that begins, and of one less with its end. A client that does not acknowledge the end of tunnels may use their places
+    /// for requests. Further tunnels count in `max_streams`. Default: 100.
+    pub max_tunnels: u32,
     /// The most bytes of the received heads and trailers of all streams, in memory. They count until
-    /// [`finish`](super::Connection::finish). A request beyond it is refused, and the stream of a response or a trailer is reset. An
+    /// [`finish`](super::Connection::finish), or until a tunnel begins. A request beyond it is refused, and the stream of a response or a trailer is reset. An
     /// interim response does not count: its owner is soon done with it. Default: 512 KiB.
     pub heads_bytes: usize,
     /// The most bytes of one body that wait for their handler. While the handler reads as fast as the peer sends, the window grows to
@@ -75,6 +79,7 @@ impl Limits {
     /// The defaults, usable in constants.
     pub const DEFAULT: Limits = Limits {
         max_streams: 100,
+        max_tunnels: 100,
         heads_bytes: 512 << 10,
         stream_window: 65_535,
         grown_window: u32::MAX,

@@ -40,6 +40,7 @@ fn limits(table: Section<'_>) -> Http2Limits {
     let heads = default.heads_bytes.max(max_streams as usize * HEADS_OF_A_STREAM);
     let limits = Http2Limits {
         max_streams,
+        max_tunnels: number("max_tunnels", 0..=1_000_000, default.max_tunnels),
         heads_bytes: memory("heads_bytes", 1 << 10, heads.min(MEMORY_MAX as usize)),
         stream_window: bytes("stream_window", 1..=MAX_WINDOW, default.stream_window),
         connection_window: bytes("connection_window", 65_535..=MAX_WINDOW, default.connection_window),

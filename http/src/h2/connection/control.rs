@@ -57,7 +57,11 @@ impl Connection {
     /// The peer knows our settings: they hold from here on (RFC 9113 6.5.3).
     pub(super) fn settings_acknowledged<'i>(&mut self, now: Instant) -> Reported<'i> {
         if self.acknowledgement.take().is_none() {
-            return self.spend(CONTROL_COST, now).map(|()| None);
+            match self.room.is_acknowledged() {
+                true => self.announce_room(),
+                false => self.spend(CONTROL_COST, now)?,
+            }
+            return Ok(None);
         }
         self.reader.set_max_frame_size(self.limits.max_frame);
         self.decoder.set_max_table_size(self.limits.decoder_table);
@@ -66,6 +70,7 @@ impl Connection {
             stream.receive_window.adjust(by);
         }
         self.forgotten.adjust(by);
+        self.announce_room();
         Ok(None)
     }
 
@@ -164,7 +169,7 @@ impl Connection {
                 return Ok(None);
             }
             // RFC 9218 7.1: idle streams with a priority and active streams together have the limit of streams.
-            if self.early.len() + self.active() >= self.limits.max_streams as usize {
+            if self.early.len() + self.active() >= self.most_streams() {
                 return Err(Error::protocol("priorities for more streams than the limit"));
             }
             self.early.push((id, priority));

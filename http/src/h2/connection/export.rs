@@ -27,7 +27,9 @@ impl Connection {
         let reasons = [
             (self.role == Role::Client, "it is a client's end"),
             (
-                self.greeting.is_some() || self.acknowledgement.is_some(),
+                self.greeting.is_some()
+                    || self.acknowledgement.is_some()
+                    || !self.room.is_settled(self.limits.max_streams),
                 "the settings of both ends have not arrived yet",
             ),
             (

@@ -83,7 +83,7 @@ impl Connection {
     /// Whether the peer has as many streams as it may have. A stream counts whose handler still runs, unless both sides have ended
     /// it: the peer cannot know of that handler.
     fn is_full(&self) -> bool {
-        let most = self.limits.max_streams as usize;
+        let most = self.most_streams();
         self.streams.len() >= most && self.active() >= most
     }
 

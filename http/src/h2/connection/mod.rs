@@ -18,6 +18,7 @@ mod export;
 mod heads;
 mod receive;
 mod repeated;
+mod room;
 mod send;
 mod turns;
 mod unwanted;
@@ -38,6 +39,7 @@ use super::window::{ReceiveWindow, SendWindow};
 use super::{Error, ErrorCode, Limits, Priority};
 use ending::Ending;
 use repeated::{Received, Sent};
+use room::Room;
 use turns::QUANTUM;
 
 pub use send::RequestError;
@@ -93,7 +95,9 @@ pub struct Connection {
     highest: StreamId,
     /// A bit for each stream from `highest` downwards: whether the client has used the id.
     used: u64,
-    /// Bytes of the received heads and trailers of all streams in the table.
+    /// The streams that a client may have.
+    room: Room,
+    /// Bytes of the received heads and trailers of all streams in the table but tunnels.
     heads: usize,
     /// Streams that wait for room, in the order in which they began to wait.
     queue: Vec<StreamId>,
@@ -176,6 +180,7 @@ impl Connection {
             forgotten: Forgotten::default(),
             highest: 0,
             used: 0,
+            room: Room::new(limits.max_streams),
             heads: 0,
             queue: Vec::new(),
             reserved: 0,
@@ -402,6 +407,9 @@ impl Connection {
             }
             if state.reset.is_none() && !is_unwanted {
                 self.resets.earn(1);
+            }
+            if state.is_tunnel {
+                self.announce_room();
             }
         }
     }

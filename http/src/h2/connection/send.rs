@@ -57,6 +57,7 @@ impl Connection {
         self.encoder.status(out, status);
         encode(&mut self.encoder, out, fields);
         headers.finish(out, stream, end, self.peer.max_frame_size);
+        self.tunnel_begins(stream);
     }
 
     /// Sends the head of a response as [`send_head`](Self::send_head) does. `text` is the head as the owner has written it:
@@ -75,7 +76,8 @@ impl Connection {
             .waiting()
             .get(before + frame::FRAME_HEAD..)
             .unwrap_or_default();
-        let is_one_frame = block.len() <= self.peer.max_frame_size as usize;
+        // Behind the head of a tunnel there may be a frame of the connection.
+        let is_one_frame = block.len() <= self.peer.max_frame_size as usize && !self.is_tunnel(stream);
         if changes == self.encoder.changes() && !block.is_empty() && is_one_frame && text.len() <= TEXT_MAX {
             let kept = self.sent.get_or_insert_default();
             kept.text.clear();
@@ -100,6 +102,7 @@ impl Connection {
             let headers = HeadersWriter::begin(out);
             out.extend_from_slice(&sent.block);
             headers.finish(out, stream, end, self.peer.max_frame_size);
+            self.tunnel_begins(stream);
         }
         Some(length)
     }
@@ -117,6 +120,19 @@ impl Connection {
             state.is_tunnel = state.is_connect && status < 300;
         }
         Some(end)
+    }
+
+    fn is_tunnel(&self, stream: StreamId) -> bool {
+        self.streams.get(stream).is_some_and(|state| state.is_tunnel)
+    }
+
+    /// A head has been sent. If its stream is a tunnel now, there is room for another stream, and nobody needs the head of the request
+    /// any more.
+    fn tunnel_begins(&mut self, stream: StreamId) {
+        if let Some(state) = self.streams.get_mut(stream).filter(|state| state.is_tunnel) {
+            self.heads -= std::mem::take(&mut state.head_bytes) as usize;
+            self.announce_room();
+        }
     }
 
     /// Sends the trailer of a body, which ends it. All bytes of the body must have been taken.

@@ -78,6 +78,23 @@ fn the_layout_belongs_to_the_version_of_the_transport() {
 }
 
 #[test]
+fn a_connection_moves_when_the_client_knows_that_its_tunnels_have_ended() {
+    let mut peer = Peer::server();
+    peer.feed(&headers(1, &EXTENDED_CONNECT, false));
+    peer.connection.send_head(1, 200, [], true);
+    peer.frames();
+    peer.connection.finish(1);
+    for _ in 0..2 {
+        peer.frames();
+        assert_eq!(refusal(&peer), "the settings of both ends have not arrived yet");
+        peer.feed(&raw(SETTINGS, ACK, 0, b""));
+    }
+    peer.frames();
+    let mut peer = moved(peer);
+    exchange(&mut peer, 3);
+}
+
+#[test]
 fn a_field_that_the_peer_has_indexed_is_known() {
     let mut peer = Peer::server();
     // `x: yz` with incremental indexing, and then by its index alone.

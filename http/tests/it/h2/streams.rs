@@ -548,6 +548,85 @@ fn a_tunnel_is_data_both_ways() {
     assert!(Peer::client().connection.takes_extended_connect());
 }
 
+/// The room for streams that the frames in the output announce.
+fn room(peer: &mut Peer) -> Vec<u32> {
+    let sent = peer.frames().into_iter().filter(|frame| frame.kind == SETTINGS);
+    sent.map(|frame| {
+        assert_eq!(frame.payload[..2], [0, 3], "SETTINGS_MAX_CONCURRENT_STREAMS alone");
+        u32::from_be_bytes(frame.payload[2..].try_into().unwrap())
+    })
+    .collect()
+}
+
+/// Opens a tunnel. Returns the room that is announced with it.
+fn tunnel(peer: &mut Peer, stream: u32) -> Vec<u32> {
+    assert_eq!(peer.feed(&headers(stream, &EXTENDED_CONNECT, false)).len(), 1);
+    peer.connection.send_head(stream, 200, [], false);
+    room(peer)
+}
+
+fn acknowledged() -> Vec<u8> {
+    raw(SETTINGS, ACK, 0, b"")
+}
+
+#[test]
+fn tunnels_take_no_place_of_requests_up_to_their_bound() {
+    let mut peer = Peer::server_with(&Limits {
+        max_streams: 2,
+        max_tunnels: 2,
+        ..Limits::default()
+    });
+    assert_eq!(tunnel(&mut peer, 1), [3]);
+    // The next change waits for the acknowledgement of this one.
+    assert_eq!(tunnel(&mut peer, 3), []);
+    peer.feed(&acknowledged());
+    assert_eq!(room(&mut peer), [4]);
+    peer.feed(&acknowledged());
+    // A third one counts as a request.
+    assert_eq!(tunnel(&mut peer, 5), []);
+    assert_eq!(peer.feed(&get(7)).len(), 1);
+    assert_eq!(peer.feed(&get(9)), []);
+    assert_eq!(peer.resets(), [(9, ErrorCode::REFUSED_STREAM)]);
+
+    // A client may use the old room until it knows the new one.
+    peer.connection.finish(1);
+    peer.connection.finish(3);
+    assert_eq!(room(&mut peer), [3]);
+    assert_eq!(peer.feed(&[get(11), get(13)].concat()).len(), 2);
+    assert_eq!(peer.connection.most_streams(), 4);
+    peer.feed(&acknowledged());
+    assert_eq!(peer.connection.most_streams(), 3);
+    assert_eq!(peer.feed(&get(15)), []);
+    assert_eq!(peer.resets(), [(15, ErrorCode::REFUSED_STREAM)]);
+    // Nothing has changed since.
+    peer.feed(&acknowledged());
+    assert_eq!(room(&mut peer), []);
+}
+
+#[test]
+fn a_tunnel_holds_no_memory_for_its_head() {
+    let mut peer = Peer::server_with(&Limits {
+        heads_bytes: 600,
+        ..Limits::default()
+    });
+    for n in 0..20 {
+        tunnel(&mut peer, 2 * n + 1);
+    }
+    assert_eq!(peer.feed(&get(41)).len(), 1);
+    (0..=20).for_each(|n| peer.connection.finish(2 * n + 1));
+    assert_eq!(peer.connection.streams(), 0);
+}
+
+#[test]
+fn a_tunnel_that_begins_before_the_settings_are_acknowledged_is_announced_then() {
+    let mut peer = Peer::new(Connection::server(&Limits::default(), std::time::Instant::now()));
+    peer.feed(&[&osier_http::h2::frame::PREFACE[..], &settings(&[])].concat());
+    peer.frames();
+    assert_eq!(tunnel(&mut peer, 1), []);
+    peer.feed(&acknowledged());
+    assert_eq!(room(&mut peer), [101]);
+}
+
 #[test]
 fn a_connection_at_rest_is_small() {
     // The figure is the documented bound of docs and bench; HPACK's tables and buffers are behind pointers and empty.

@@ -132,7 +132,7 @@ impl Shared {
 
     /// Whether the client may open no further stream.
     pub(super) fn is_full(&self) -> bool {
-        self.streams.borrow().len() >= limits(&self.local).max_streams as usize
+        self.streams.borrow().len() >= self.machine.borrow().most_streams()
     }
 
     /// Adds a new stream.

@@ -82,7 +82,7 @@ pub(super) fn begin(stream: &Stream, takeover: Takeover, extensions: Extensions)
 fn tell_of_waiting(server: &ServerState, peer: SocketAddr, is_proxied: bool) {
     if server.tunnels.is_due() {
         let text = format_args!(
-            "WebSockets take up the last stream of an HTTP/2 connection: further requests on it wait ('http2.max_streams')"
+            "WebSockets take up the last stream of an HTTP/2 connection: further requests on it wait ('http2.max_streams', 'http2.max_tunnels')"
         );
         server.log(&Record::new(Level::Info, text).of_client(peer, is_proxied));
     }

@@ -263,7 +263,8 @@ fn a_websocket_in_the_last_stream_is_logged() {
         ws::upgrade(request, |socket| socket.read().map(drop))
     });
     let server = Server::new(router).http2_limits(Http2Limits {
-        max_streams: 2,
+        max_streams: 1,
+        max_tunnels: 1,
         ..Http2Limits::default()
     });
     let site = site_with(1, server, |server| server.bind("127.0.0.1:0"));
@@ -274,11 +275,32 @@ fn a_websocket_in_the_last_stream_is_logged() {
             client.replies.get(&stream).is_some_and(|reply| reply.status == 200)
         });
     };
-    let is_said = || site.logged("further requests on it wait ('http2.max_streams')");
+    let is_said = || site.logged("further requests on it wait ('http2.max_streams', 'http2.max_tunnels')");
     open();
     assert!(!is_said());
     open();
     eventually("it is said", is_said);
+}
+
+#[test]
+fn websockets_leave_the_streams_of_a_page_to_its_requests() {
+    let router = router().get("/ws", |request: &mut Request<'_>| {
+        ws::upgrade(request, |socket| socket.read().map(drop))
+    });
+    let server = Server::new(router).http2_limits(Http2Limits {
+        max_streams: 2,
+        ..Http2Limits::default()
+    });
+    let site = site_with(1, server, |server| server.bind("127.0.0.1:0"));
+    let mut client = Client::connect(site.addr);
+    for _ in 0..20 {
+        let stream = open_websocket(&mut client, "/ws");
+        client.until("the response", |client| {
+            client.replies.get(&stream).is_some_and(|reply| reply.status == 200)
+        });
+    }
+    client.until("the room", |client| client.machine.slots() == 2);
+    assert_eq!(client.get("/").text(), "hello");
 }
 
 #[test]
