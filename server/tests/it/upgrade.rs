@@ -586,7 +586,7 @@ pub fn echoing_backend() -> TcpListener {
     listener
 }
 
-fn tunnel(address: SocketAddr) -> TcpStream {
+pub fn tunnel(address: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(DEADLINE)).unwrap();
     tunnel_over(stream)

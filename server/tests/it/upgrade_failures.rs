@@ -10,7 +10,7 @@ use rustix::process::{Pid, kill_process};
 use crate::support::serving::{Serving, file, fixed, has_ended};
 use crate::support::sites::{Sites, send, wait_for};
 use crate::support::{DEADLINE, Server, Signal, osier, pattern};
-use crate::upgrade::{InFlight, ask_unix, with_backend};
+use crate::upgrade::{InFlight, ask_unix, echoes, echoing_backend, tunnel, with_backend};
 
 #[test]
 fn a_new_process_that_cannot_serve_changes_nothing() {
@@ -283,6 +283,43 @@ fn the_old_process_serves_again_when_the_new_one_ends_long_after_its_socket() {
     assert!(has_ended(new), "until then the new process may serve");
     assert_eq!(sites.0.get("x", "/fixed").text(), "x");
     assert!(in_flight.end());
+}
+
+/// The new process dies before it has taken a tunnel, which goes on in the old one: only its true end is in the access log.
+#[test]
+fn a_tunnel_that_comes_back_is_logged_at_its_end() {
+    let backend = echoing_backend();
+    let log = "log = { file = \"lines\", format = \"$path $received $bytes $tunnel_end\" }";
+    let text = format!("{log}\n{}", with_backend(&backend, "[upgrade]\nprogram = \"program\""));
+    let mut sites = Serving::start(&text);
+    let lines = |sites: &Serving| {
+        let lines = fs::read_to_string(sites.0.folder.join("lines")).unwrap_or_default();
+        let tunnels = lines.lines().filter(|line| line.starts_with("/up "));
+        tunnels.map(String::from).collect::<Vec<_>>()
+    };
+    let mut first = tunnel(sites.0.addresses[0]);
+    echoes(&mut first, b"hello");
+    fs::write(sites.0.folder.join("said"), serving()).unwrap();
+    // It reads the connection, and does not say that it has taken it.
+    sites.program("cat said >&0; sleep 2; exec 0<&-");
+    sites.signal(Signal::USR2);
+    sites.0.wait_until_said("this one serves again: it has ended");
+    echoes(&mut first, b" again");
+    assert_eq!(lines(&sites), [""; 0]);
+    first.shutdown(std::net::Shutdown::Write).unwrap();
+    let mut rest = String::new();
+    first.read_to_string(&mut rest).unwrap();
+    assert_eq!(rest, "bye");
+    wait_for("the line", || lines(&sites) == ["/up 11 14 client"]);
+
+    // The next one takes its tunnel.
+    sites.program(&format!("exec '{}' \"$@\"", env!("CARGO_BIN_EXE_osier")));
+    let mut second = tunnel(sites.0.addresses[0]);
+    echoes(&mut second, b"hello");
+    sites.upgrade();
+    sites.first_has_ended();
+    assert_eq!(lines(&sites)[1..], ["/up 5 5 moved"]);
+    echoes(&mut second, b"on");
 }
 
 /// The messages of a new process that has a server, and serves.

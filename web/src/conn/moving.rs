@@ -31,6 +31,7 @@ use crate::conn::handshake::Handshake;
 use crate::conn::head::Partial;
 use crate::conn::log::record::{Level, Record as LogRecord};
 use crate::conn::serve::{Local, Service};
+use crate::conn::tunnel::TunnelReport;
 use crate::conn::upgrade::{Session, Takeover};
 use crate::conn::worker::{Closes, Link, RESTING};
 use crate::conn::{Conn, End, Stage, Taken, after};
@@ -147,12 +148,14 @@ impl Conn {
         let Ok(socket) = self.link.socket().try_clone() else {
             return false;
         };
-        let made = self.record(&leaving.server).and_then(|(record, backend)| {
+        let mut report = None;
+        let made = self.record(&leaving.server, &mut report).and_then(|(record, backend)| {
             let stays = CannotMove::after(&record);
             let moving = Moving {
                 record,
                 socket,
                 backend,
+                report: report.take(),
             };
             // The handover may have ended while the session was sending.
             match leaving.dialog.post_connection(moving) {
@@ -168,8 +171,13 @@ impl Conn {
         true
     }
 
-    /// The state of the connection, if it is at rest and can move. That of a tunnel comes with the socket to its backend.
-    fn record(&mut self, server: &Arc<str>) -> Result<(Record, Option<Stream>), CannotMove> {
+    /// The state of the connection, if it is at rest and can move. That of a tunnel comes with the socket to its backend, and `report`
+    /// gets the report of its end.
+    fn record(
+        &mut self,
+        server: &Arc<str>,
+        report: &mut Option<TunnelReport>,
+    ) -> Result<(Record, Option<Stream>), CannotMove> {
         let link = self.link.clone();
         let mut record = Record {
             server: server.to_string(),
@@ -200,7 +208,9 @@ impl Conn {
                     return Err(CannotMove::Now);
                 }
                 match taken.session.save_tunnel() {
-                    Some((tunnel, socket)) => (record.tunnel, backend) = (Some(tunnel), Some(socket)),
+                    Some((tunnel, socket, to_come)) => {
+                        (record.tunnel, backend, *report) = (Some(tunnel), Some(socket), to_come);
+                    }
                     None => record.session = Some(save(taken)?),
                 }
             }
@@ -224,6 +234,7 @@ impl Conn {
             record,
             socket: stream,
             backend,
+            report,
         } = moving;
         let worker = &local.worker;
         let (server, timeouts) = (&worker.server, &worker.server.timeouts);
@@ -244,7 +255,7 @@ impl Conn {
         };
         let link = worker.adopt(transport, &record);
         let stage = match prepared {
-            Ok(()) => stage_of(&record, backend, local, &link, restore),
+            Ok(()) => stage_of(&record, (backend, report), local, &link, restore),
             Err(_) => None,
         };
         let Some((stage, patience)) = stage else {
@@ -276,7 +287,7 @@ impl Conn {
 /// The stage in which a connection goes on, and how long it may rest. `None` for one that cannot go on.
 fn stage_of(
     record: &Record,
-    backend: Option<Stream>,
+    (backend, report): (Option<Stream>, Option<TunnelReport>),
     local: &Rc<Local>,
     link: &Rc<Link>,
     restore: &Restore<'_>,
@@ -284,7 +295,10 @@ fn stage_of(
     let timeouts = &local.worker.server.timeouts;
     let _ = link;
     if record.session.is_some() || record.tunnel.is_some() {
-        let session = restore(record, backend)?;
+        let mut session = restore(record, backend)?;
+        if let Some(report) = report {
+            session.has_come_back(report);
+        }
         let begins = Stage::Begins(Takeover::Rest(session), Extensions::new(), End::Client);
         return Some((Some(begins), Duration::ZERO));
     }

@@ -3,10 +3,15 @@
 //! A tunnel begins with a response, whose report ([`Served`](crate::Served)) comes then. That report may leave a [`TunnelHook`]
 //! for the end, because only the hook knows which parts of the request the end is to be told with.
 
-use std::time::Duration;
+use std::net::SocketAddr;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 #[cfg(feature = "proxy")]
 use crate::conn::close::CloseReason;
+use crate::conn::log::record::{Level, Record, how_it_panicked};
+use crate::conn::server_state::ServerState;
 
 /// The reason why a tunnel of a proxy has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -109,4 +114,65 @@ osier_queue::impl_debug!(EndedTunnel<'a>, self => {
 });
 
 /// The code that hears of the end of a tunnel.
-pub(crate) type TunnelHook = Box<dyn FnOnce(&EndedTunnel<'_>)>;
+pub(crate) type TunnelHook = Box<dyn FnOnce(&EndedTunnel<'_>) + Send>;
+
+/// The report of a tunnel's end that is still to come. In an upgrade it moves with the tunnel, and stays in this process: the hook hears
+/// that the tunnel has moved once the other process has it, and of a later end if the tunnel comes back. Without either, it hears of the
+/// shutdown at the drop.
+#[cfg_attr(not(feature = "proxy"), allow(dead_code, reason = "only the proxy has tunnels"))]
+pub struct TunnelReport {
+    /// In a lock only because batches of connections are shared by threads.
+    hook: Mutex<Option<TunnelHook>>,
+    backend: String,
+    began: Instant,
+    /// Bytes that the backend and the client have got.
+    pub(crate) passed: [u64; 2],
+    /// The client, and who logs for its connection.
+    pub(crate) client: Option<(Arc<ServerState>, SocketAddr, bool)>,
+}
+
+#[cfg_attr(not(feature = "proxy"), allow(dead_code, reason = "only the proxy has tunnels"))]
+impl TunnelReport {
+    pub(crate) fn new(hook: TunnelHook, backend: &str) -> TunnelReport {
+        TunnelReport {
+            hook: Mutex::new(Some(hook)),
+            backend: backend.to_owned(),
+            began: osier::time::coarse_now(),
+            passed: [0; 2],
+            client: None,
+        }
+    }
+
+    /// Calls the hook.
+    pub(crate) fn tell(mut self, end: TunnelEnd) {
+        self.tell_once(end);
+    }
+
+    fn tell_once(&mut self, end: TunnelEnd) {
+        let hook = self.hook.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let Some(hook) = hook.take() else {
+            return;
+        };
+        let ended = EndedTunnel {
+            backend: &self.backend,
+            received: self.passed[0],
+            sent: self.passed[1],
+            duration: osier::time::coarse_now().saturating_duration_since(self.began),
+            end,
+        };
+        // A panic must not leave a destructor: the fiber may be unwinding already.
+        let told = catch_unwind(AssertUnwindSafe(|| hook(&ended)));
+        if let (Err(payload), Some((server, client, is_proxied))) = (told, &self.client) {
+            let text = format_args!("the hook at the end of a tunnel {}", how_it_panicked(&*payload));
+            server.log(&Record::new(Level::Error, text).of_client(*client, *is_proxied));
+        }
+    }
+}
+
+impl Drop for TunnelReport {
+    fn drop(&mut self) {
+        self.tell_once(TunnelEnd::Shutdown);
+    }
+}
+
+osier_queue::impl_debug!(TunnelReport, self => { backend: self.backend, passed: self.passed, .. });

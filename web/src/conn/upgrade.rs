@@ -30,6 +30,8 @@ use crate::conn::log::record::{Level, Record, how_it_panicked};
 #[cfg(feature = "ws")]
 use crate::conn::transport::Transport;
 use crate::conn::tunnel::TunnelHook;
+#[cfg(feature = "upgrade")]
+use crate::conn::tunnel::TunnelReport;
 use crate::conn::worker::Link;
 
 /// The code that takes over a connection.
@@ -76,11 +78,19 @@ pub trait Session: 'static {
         None
     }
 
-    /// Saves a tunnel of the proxy, with the socket to its backend, for another process. No other call follows `Some`.
+    /// Saves a tunnel of the proxy, with the socket to its backend and the report of its end, for another process. No other call follows
+    /// `Some`.
     #[cfg(feature = "upgrade")]
     #[doc(hidden)]
-    fn save_tunnel(&mut self) -> Option<(Tunnel, Stream)> {
+    fn save_tunnel(&mut self) -> Option<(Tunnel, Stream, Option<TunnelReport>)> {
         None
+    }
+
+    /// Gives a tunnel that has come back the report of its end.
+    #[cfg(feature = "upgrade")]
+    #[doc(hidden)]
+    fn has_come_back(&mut self, report: TunnelReport) {
+        drop(report);
     }
 
     /// Whether it is a tunnel of the proxy.

@@ -19,11 +19,10 @@
 //! Both directions count what they pass on. The backend's counters get it from time to time, and at the end of the tunnel. The hook of the
 //! end gets the sums.
 
-use std::cell::{Cell, OnceCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::io;
 use std::mem;
 use std::net::Shutdown;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -38,9 +37,8 @@ use crate::conn::cannot_watch;
 use crate::conn::close::CloseReason;
 #[cfg(feature = "upgrade")]
 use crate::conn::handover::record::Tunnel;
-use crate::conn::log::record::{Level, Record, how_it_panicked};
 use crate::conn::transport::Transport;
-use crate::conn::tunnel::{EndedTunnel, TunnelEnd, TunnelHook};
+use crate::conn::tunnel::{TunnelEnd, TunnelHook, TunnelReport};
 use crate::conn::worker::Link;
 use crate::upstream::carrier::Carrier;
 use crate::upstream::ticket::Ticket;
@@ -111,8 +109,7 @@ struct Shared {
     moved: Cell<Stamp>,
     /// When bytes were counted with the backend last.
     counted: Cell<Stamp>,
-    /// Bytes by [`Towards`]: those that the backend has counted, and the others.
-    passed: [Cell<u64>; 2],
+    /// Bytes by [`Towards`] that the backend has not counted.
     uncounted: [Cell<u64>; 2],
     half_closed: Cell<bool>,
     /// Whether `ToClient` has a fiber, or bytes that wait for one.
@@ -124,7 +121,7 @@ struct Shared {
     /// Set when both sockets belong to another process.
     has_moved: Cell<bool>,
     end: Cell<Option<TunnelEnd>>,
-    hook: Cell<Option<TunnelHook>>,
+    report: RefCell<Option<TunnelReport>>,
 }
 
 impl Shared {
@@ -137,7 +134,6 @@ impl Shared {
             began: now,
             moved: Cell::new(now),
             counted: Cell::new(now),
-            passed: Default::default(),
             uncounted: Default::default(),
             half_closed: Cell::new(false),
             is_to_client_busy: Cell::new(false),
@@ -145,7 +141,7 @@ impl Shared {
             is_cut: Cell::new(false),
             has_moved: Cell::new(false),
             end: Cell::new(None),
-            hook: Cell::new(None),
+            report: RefCell::new(None),
         }
     }
 
@@ -167,12 +163,24 @@ impl Shared {
     fn count(&self) {
         self.counted.set(self.moved.get());
         let bytes = self.uncounted.each_ref().map(Cell::take);
-        for (passed, bytes) in self.passed.iter().zip(bytes) {
-            passed.set(passed.get() + bytes);
+        if let Some(report) = &mut *self.report.borrow_mut() {
+            report
+                .passed
+                .iter_mut()
+                .zip(bytes)
+                .for_each(|(passed, bytes)| *passed += bytes);
         }
         if let Some(ticket) = self.backend.ticket() {
             ticket.tunnelled(bytes[0], bytes[1]);
         }
+    }
+
+    /// Takes the report of the end, with all bytes counted so far.
+    fn take_report(&self) -> Option<TunnelReport> {
+        let mut report = self.report.take()?;
+        let client = self.client.get();
+        report.client = client.map(|client| (client.worker.server.clone(), client.peer(), client.is_proxied()));
+        Some(report)
     }
 
     /// Sets why the tunnel ends. The first reason counts, unless neither side was to blame for the rest.
@@ -301,22 +309,9 @@ impl Drop for Shared {
         if let Some(ticket) = self.backend.ticket() {
             ticket.tunnel_took(now.since(self.began));
         }
-        if let (Some(hook), Some(ticket)) = (self.hook.take(), self.backend.ticket()) {
-            let [received, sent] = &self.passed;
-            let ended = EndedTunnel {
-                backend: ticket.label(),
-                received: received.get(),
-                sent: sent.get(),
-                duration: now.since(self.began),
-                // A client that has left before the beginning is no direction's end.
-                end: self.end.get().unwrap_or(TunnelEnd::ClientFailed),
-            };
-            // A panic must not leave a destructor: the fiber may be unwinding already.
-            if let (Err(payload), Some(client)) = (catch_unwind(AssertUnwindSafe(|| hook(&ended))), self.client.get()) {
-                let text = format_args!("the hook at the end of a tunnel {}", how_it_panicked(&*payload));
-                let record = Record::new(Level::Error, text).of_client(client.peer(), client.is_proxied());
-                client.worker.server.log(&record);
-            }
+        if let Some(report) = self.take_report() {
+            // A client that has left before the beginning is no direction's end.
+            report.tell(self.end.get().unwrap_or(TunnelEnd::ClientFailed));
         }
     }
 }
@@ -462,7 +457,7 @@ impl Session for ToBackend {
     }
 
     #[cfg(feature = "upgrade")]
-    fn save_tunnel(&mut self) -> Option<(Tunnel, Stream)> {
+    fn save_tunnel(&mut self) -> Option<(Tunnel, Stream, Option<TunnelReport>)> {
         let shared = &*self.shared;
         let is_to_client_over = shared.is_to_client_over.get();
         let is_to_client_busy = shared.is_to_client_busy.get() && !is_to_client_over;
@@ -482,11 +477,21 @@ impl Session for ToBackend {
         shared.has_moved.set(true);
         // The other direction ends, and leaves the sockets alone.
         osier::dormant::wake(backend);
-        Some((tunnel, socket))
+        shared.count();
+        Some((tunnel, socket, shared.take_report()))
+    }
+
+    #[cfg(feature = "upgrade")]
+    fn has_come_back(&mut self, report: TunnelReport) {
+        self.shared.report.replace(Some(report));
     }
 
     fn at_tunnel_end(&mut self, hook: TunnelHook) {
-        self.shared.hook.set(Some(hook));
+        if let Some(ticket) = self.shared.backend.ticket() {
+            self.shared
+                .report
+                .replace(Some(TunnelReport::new(hook, ticket.label())));
+        }
     }
 
     fn is_tunnel(&self) -> bool {

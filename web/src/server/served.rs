@@ -187,8 +187,8 @@ impl<'a> Served<'a> {
         self.tunnel.is_some()
     }
 
-    /// Calls `hook` once the tunnel that [begins](Served::begins_tunnel) has ended, on the worker that had it. The last hook counts. Without
-    /// a tunnel, `hook` is dropped. It runs in a destructor: it must not suspend, and its panic is logged and goes no further.
+    /// Calls `hook` once the tunnel that [begins](Served::begins_tunnel) has ended, in general on the worker that had it, or once another
+    /// process has it after an upgrade. The last hook counts. Without a tunnel, `hook` is dropped. It runs in a destructor: it must not suspend, and its panic is logged and goes no further.
     ///
     /// ```
     /// use osier_web::{Router, Server, proxy::Proxy, upstream::Upstream};
@@ -205,7 +205,7 @@ impl<'a> Served<'a> {
     /// # drop(server);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn at_tunnel_end(&self, hook: impl FnOnce(&EndedTunnel<'_>) + 'static) {
+    pub fn at_tunnel_end(&self, hook: impl FnOnce(&EndedTunnel<'_>) + Send + 'static) {
         if let Some(place) = self.tunnel {
             place.set(Some(Box::new(hook)));
         }

@@ -34,6 +34,7 @@ use osier::sync::Event;
 use super::channel::Sending;
 use super::format::{DESCRIPTORS_MAX, Message, PAYLOAD_MAX};
 use super::record::Record;
+use crate::conn::tunnel::{TunnelEnd, TunnelReport};
 use crate::lock;
 
 /// The most connections of a batch, and the number of queued ones at which no more are woken to move.
@@ -66,6 +67,8 @@ pub(crate) struct Moving {
     pub(crate) socket: Stream,
     /// The socket to the backend, if the connection is a tunnel.
     pub(crate) backend: Option<Stream>,
+    /// The report of the end of a tunnel, if somebody wants it.
+    pub(crate) report: Option<TunnelReport>,
 }
 
 enum Outgoing {
@@ -80,6 +83,8 @@ pub(crate) struct Heard {
     pub(crate) ready: Option<Vec<String>>,
     /// Whether the other process serves.
     pub(crate) accepting: bool,
+    /// Whether the other process, which is the old one, accepts no more connections.
+    pub(crate) closed: bool,
     /// Whether the other process hands over to a third one.
     pub(crate) leaving: bool,
     /// Whether the other process shuts down because somebody has asked it to.
@@ -440,6 +445,10 @@ impl Dialog {
         if queue.connections < BATCH {
             self.room.set();
         }
+        drop(queue);
+        let moved = Arc::into_inner(moving).unwrap_or_default();
+        let reports = moved.into_iter().filter_map(|moved| moved.report);
+        reports.for_each(|report| report.tell(TunnelEnd::Moved));
         Ok(count)
     }
 }
@@ -467,6 +476,7 @@ mod tests {
             record,
             socket: osier::net::UnixStream::from(UnixStream::pair().unwrap().0).into(),
             backend: None,
+            report: None,
         }
     }
 

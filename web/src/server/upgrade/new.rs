@@ -326,6 +326,7 @@ fn with_sockets(records: Vec<Record>, descriptors: Vec<OwnedFd>) -> impl Iterato
             record,
             socket,
             backend,
+            report: None,
         })
     })
 }
@@ -368,6 +369,7 @@ mod tests {
                 record,
                 socket,
                 backend: None,
+                report: None,
             }),
         });
         assert_eq!(service.state.total(), 0);
