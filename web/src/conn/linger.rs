@@ -38,8 +38,10 @@ const LOOK: Duration = Duration::from_millis(20);
 pub(super) struct Linger {
     left: u64,
     deadline: Option<Instant>,
-    /// When the client has last sent something, if this end has shut its reading direction down.
-    blind: Option<Instant>,
+    /// When the client has last sent something. A wake-up without bytes, such as those of an upgrade, does not count.
+    heard: Instant,
+    /// Whether this end has shut its reading direction down.
+    is_blind: bool,
 }
 
 impl Linger {
@@ -47,7 +49,8 @@ impl Linger {
         Linger {
             left: LINGER_BYTES,
             deadline: after(LINGER),
-            blind: None,
+            heard: osier::time::coarse_now(),
+            is_blind: false,
         }
     }
 
@@ -63,7 +66,7 @@ impl Linger {
     /// arrived, and then the end. The sending direction stays open meanwhile: Linux answers bytes by a reset once both are shut down.
     pub(super) fn begin_blind() -> Linger {
         Linger {
-            blind: Some(osier::time::coarse_now()),
+            is_blind: true,
             ..Linger::begin_in_drain()
         }
     }
@@ -72,13 +75,12 @@ impl Linger {
     pub(super) fn goes_on(&mut self, count: usize) -> AfterBurst {
         let left = self.left.checked_sub(count as u64);
         self.left = left.unwrap_or(0);
-        match (self.blind, count) {
+        match (self.is_blind, count) {
             _ if left.is_none() => AfterBurst::End,
-            (None, 0) => AfterBurst::End,
-            (None, _) => self.sleep(),
-            (Some(heard), 0) => self.look_later(heard),
-            (Some(_), _) => {
-                self.blind = Some(osier::time::coarse_now());
+            (false, 0) => AfterBurst::End,
+            (true, 0) => self.look_later(),
+            _ => {
+                self.heard = osier::time::coarse_now();
                 self.sleep()
             }
         }
@@ -86,17 +88,18 @@ impl Linger {
 
     /// Rests until bytes arrive or time is over.
     pub(super) fn sleep(&self) -> AfterBurst {
-        AfterBurst::Sleep(self.deadline.into_iter().chain(after(LINGER_QUIET)).min())
+        let quiet = self.heard.checked_add(LINGER_QUIET);
+        AfterBurst::Sleep(self.deadline.into_iter().chain(quiet).min())
     }
 
     /// Whether it reads again after a rest without an event.
     pub(super) fn looks_again(&self) -> bool {
-        self.blind.is_some()
+        self.is_blind
     }
 
-    fn look_later(&self, heard: Instant) -> AfterBurst {
+    fn look_later(&self) -> AfterBurst {
         let now = osier::time::coarse_now();
-        let is_quiet = now.saturating_duration_since(heard) >= BLIND_QUIET;
+        let is_quiet = now.saturating_duration_since(self.heard) >= BLIND_QUIET;
         match is_quiet || self.deadline.is_some_and(|deadline| deadline <= now) {
             true => AfterBurst::End,
             false => AfterBurst::SleepUntilWoken(after(LOOK)),
@@ -168,12 +171,22 @@ mod tests {
         assert_eq!(Linger::begin().goes_on(0), AfterBurst::End, "the client has ended");
     }
 
+    /// An upgrade wakes each connection every second.
+    #[test]
+    fn a_wake_up_without_bytes_does_not_renew_the_patience() {
+        let mut linger = Linger::begin();
+        linger.heard = osier::time::coarse_now().checked_sub(LINGER_QUIET / 2).unwrap();
+        assert_eq!(linger.sleep(), AfterBurst::Sleep(Some(linger.heard + LINGER_QUIET)));
+        let before = linger.heard;
+        assert_ne!(linger.goes_on(1), AfterBurst::Sleep(Some(before + LINGER_QUIET)));
+    }
+
     #[test]
     fn an_end_that_is_the_server_s_own_is_not_taken_for_the_client_s() {
         let mut linger = Linger::begin_blind();
         assert!(matches!(linger.goes_on(0), AfterBurst::SleepUntilWoken(Some(_))));
         assert!(matches!(linger.goes_on(1), AfterBurst::Sleep(Some(_))));
-        linger.blind = osier::time::coarse_now().checked_sub(BLIND_QUIET);
+        linger.heard = osier::time::coarse_now().checked_sub(BLIND_QUIET).unwrap();
         assert_eq!(linger.goes_on(0), AfterBurst::End, "it has been silent");
         let mut linger = Linger::begin_blind();
         linger.deadline = Some(osier::time::coarse_now());
