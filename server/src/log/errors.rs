@@ -208,16 +208,18 @@ impl Queue {
             ),
         };
         // The log cannot report its own losses to itself.
-        let stderr = Mutex::new(Log::new(stderr()));
+        let own = Mutex::new(Log::new(stderr()));
         let report: Report = Box::new(move |text| {
-            let mut stderr = stderr.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut stderr = own.lock().unwrap_or_else(PoisonError::into_inner);
             stderr.say(
                 &Line::new(Level::Error, format_args!("error log: {text}")),
                 Instant::now(),
             );
         });
+        // Access logs report their losses to this log: at the end of the process the operator still gets these lines.
+        let heir = Box::new(stderr());
         Ok(Some(Queue {
-            writer: Writer::start(out, true, report)?,
+            writer: Writer::start_with(out, Some(heir), true, report)?,
             syslog,
         }))
     }

@@ -85,11 +85,24 @@ impl Writer {
     /// # Errors
     /// When the thread cannot be started.
     pub fn start(out: Box<dyn Output>, is_prompt: bool, report: Report) -> io::Result<Writer> {
+        Writer::start_with(out, None, is_prompt, report)
+    }
+
+    /// Same as [`start`](Writer::start). `heir` gets the lines that `out` has not taken at the end, instead of a report.
+    ///
+    /// # Errors
+    /// When the thread cannot be started.
+    pub fn start_with(
+        out: Box<dyn Output>,
+        heir: Option<Box<dyn Output>>,
+        is_prompt: bool,
+        report: Report,
+    ) -> io::Result<Writer> {
         let shared = Arc::new(Shared::default());
         let thread = thread::Builder::new().name("osier-log".into()).spawn({
             let shared = Arc::clone(&shared);
             move || {
-                write_out(&shared, out, is_prompt, &report);
+                write_out(&shared, (out, heir), is_prompt, &report);
                 shared.lock().has_ended = true;
                 shared.ended.notify_all();
             }
@@ -175,7 +188,12 @@ pub fn count(lines: &[u8]) -> u64 {
 
 /// The thread of a writer. An error is reported once, and the number of lost lines when a write succeeds again. Later
 /// lines are tried all the same, since a full disk may be emptied.
-fn write_out(shared: &Shared, out: Box<dyn Output>, is_prompt: bool, report: &Report) {
+fn write_out(
+    shared: &Shared,
+    (out, heir): (Box<dyn Output>, Option<Box<dyn Output>>),
+    is_prompt: bool,
+    report: &Report,
+) {
     let mut writing = Writing {
         out,
         lines: Vec::new(),
@@ -199,8 +217,13 @@ fn write_out(shared: &Shared, out: Box<dyn Output>, is_prompt: bool, report: &Re
             ));
         }
         if is_closing {
-            if writing.has_rest {
-                report(format_args!("{} lines are lost at the end", count(&writing.lines)));
+            match heir {
+                _ if !writing.has_rest => {}
+                None => report(format_args!("{} lines are lost at the end", count(&writing.lines))),
+                Some(mut heir) => {
+                    report(format_args!("nobody has taken the last lines, which follow here"));
+                    heir.write(&writing.lines);
+                }
             }
             return;
         }

@@ -351,6 +351,26 @@ fn a_syslog_daemon_that_takes_nothing_holds_up_nobody() {
     drop(socket);
 }
 
+#[test]
+fn a_stop_tells_of_lost_lines_when_syslog_takes_those_of_the_error_log_neither() {
+    let folder = Sites::folder();
+    let _socket = UnixDatagram::bind(folder.join("full")).unwrap();
+    let to = format!("{{ syslog = \"{}\" }}", folder.join("full").display());
+    let text = format!("error_log = {to}\nlog = {to}\n{SITE}{DEAD}{FILES}");
+    let mut sites = Sites::start_in(folder, &text);
+    let mut client = sites.connect();
+    for n in 0..2000 {
+        client.send("GET", &format!("/a.txt?{n}"), &[]);
+        assert_eq!(client.receive("GET").status, 200);
+    }
+    drop(client);
+    sites.server.signal(Signal::TERM);
+    assert_eq!(sites.server.wait().code(), Some(0));
+    let said = sites.said();
+    let is_told = |line: &&str| line.contains("access log: ") && line.ends_with(" lines are lost at the end");
+    assert_eq!(said.lines().filter(is_told).count(), 1, "{said}");
+}
+
 // ---- why a request was refused ----
 
 #[test]
