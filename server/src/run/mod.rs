@@ -179,6 +179,8 @@ fn begin(sites: &mut Sites, listening: Vec<Bound>) -> Result<(), Failure> {
     announce(sites, &listening);
     sites.accept(listening);
     sites.process.upgrade.adopt_connections();
+    // The PID file tells an operator that the old process is out of the way.
+    sites.process.upgrade.wait_until_alone();
     sites.write_pid_file();
     sites.process.notify.ready(&sites.config.summary());
     watchdog::start(&sites.process.notify)?;

@@ -56,6 +56,7 @@
 //!                                                     ◀──    Hello, Ready, or Refused
 //!   Part …, Go                                        ──▶    serves
 //!                                                     ◀──    Accepting
+//!   Part "closed"                                     ──▶    is alone: see `wait_until_alone`
 //!   Part …, Connections …                             ──▶    answers Taken, then touches the connections
 //!   Done                                              ──▶
 //! ```
@@ -182,6 +183,10 @@ const LISTENERS: &str = "listeners ";
 
 /// The name of items with the sockets to earlier processes.
 const ELDERS: &str = "elders";
+
+/// The name of the message by which the old process says that it accepts no more connections. An older program takes it for a part that it
+/// does not have.
+const CLOSED: &str = "closed";
 
 impl Upgrade {
     /// Makes the upgrades of this process. In a process that an upgrade has started, it receives the items of the old process.
@@ -464,6 +469,38 @@ mod tests {
             );
             assert!(its.receive().unwrap().is_none());
         });
+    }
+
+    #[test]
+    fn a_new_process_is_alone_once_the_old_one_says_so_or_ends() {
+        for ends in [false, true] {
+            osier::run(|| {
+                let (near, far) = UnixStream::pair().unwrap();
+                let arriving = std::thread::spawn(|| new::Arriving::by(near).unwrap());
+                let (sending, receiving) = channel::open(far).unwrap();
+                for message in [new::hello(), Message::Start, Message::Go] {
+                    sending.send(&message, &[]).unwrap();
+                }
+                let upgrade = Upgrade::made(Some(osier::unblock(|| arriving.join().unwrap())));
+                upgrade.ready().unwrap();
+                let waiting = upgrade.clone();
+                let waiting = osier::spawn(move || {
+                    let begun = osier::time::now();
+                    waiting.wait_until_alone();
+                    osier::time::now().saturating_duration_since(begun)
+                });
+                osier::sleep(Duration::from_millis(20));
+                assert!(!waiting.is_finished());
+                match ends {
+                    true => drop((sending, receiving)),
+                    false => {
+                        let (name, bytes) = (CLOSED.into(), Vec::new());
+                        sending.send(&Message::Part { name, bytes }, &[]).unwrap();
+                    }
+                }
+                assert!(waiting.join().unwrap() < new::ALONE);
+            });
+        }
     }
 
     #[test]

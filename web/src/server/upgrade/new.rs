@@ -6,12 +6,13 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use osier::net::{Stream, TcpStream};
 use rustix::net::{AddressFamily, SocketType, sockopt};
 
 use super::part::Link;
-use super::{Item, Items, Upgrade, family_of};
+use super::{CLOSED, Item, Items, Upgrade, family_of};
 use crate::conn::Conn;
 use crate::conn::handover::channel::{self, Receiving, Sending};
 use crate::conn::handover::dialog::{Dialog, Moving};
@@ -24,6 +25,9 @@ use crate::server::accept::on_worker;
 
 /// The variable of the environment that names the old process.
 pub(super) const VARIABLE: &str = "OSIER_UPGRADE";
+
+/// The longest wait for the old process to close its listeners. It waits for a second itself.
+pub(super) const ALONE: Duration = Duration::from_secs(2);
 
 /// The channel to the old process, of which everything up to `Start` has been read.
 pub(super) struct Arriving {
@@ -179,6 +183,7 @@ impl Upgrade {
                 dialog.send_through(Message::Failed { why: why.to_string() });
             }
             lock(&upgrade.0.predecessor).take();
+            dialog.hear(|heard| heard.closed = true);
             dialog.close();
             for (_, part) in upgrade.parts() {
                 part.alone();
@@ -192,6 +197,20 @@ impl Upgrade {
         self.0.serves.set();
         if let Some((dialog, _)) = &*lock(&self.0.predecessor) {
             dialog.post(Message::Accepting);
+        }
+    }
+
+    /// Waits until the process that this one has taken over from accepts no more connections, for two seconds at most: until then some
+    /// clients still meet that process, and the listeners that this one does not have are still taken. Call it before you tell anybody
+    /// that this process has taken over. It returns at once in a process that no upgrade has started.
+    ///
+    /// # Suspends
+    ///
+    /// Until then.
+    pub fn wait_until_alone(&self) {
+        if let Some(dialog) = self.predecessor() {
+            // Where the dialog is broken, the old process has ended, or has said why it goes on.
+            let _ = dialog.wait_for(ALONE, |heard| heard.closed.then_some(()));
         }
     }
 
@@ -218,6 +237,7 @@ impl Upgrade {
                 Err(error) => return Err(error),
             };
             match message {
+                Message::Part { name, .. } if name == CLOSED => dialog.hear(|heard| heard.closed = true),
                 Message::Part { name, bytes } => self.deliver(&name, &bytes, dialog),
                 Message::Connections { batch, records } => {
                     let all = records.len();

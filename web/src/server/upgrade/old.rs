@@ -15,7 +15,7 @@ use osier::JoinHandle;
 
 use super::new::{VARIABLE, adopt, hello};
 use super::part::{Link, Part};
-use super::{ELDERS, Item, Items, LISTENERS, Registered, Upgrade};
+use super::{CLOSED, ELDERS, Item, Items, LISTENERS, Registered, Upgrade};
 use crate::conn::handover::channel::{self, Receiving, Sending};
 use crate::conn::handover::dialog::Dialog;
 use crate::conn::handover::format::{DESCRIPTORS_MAX, Message};
@@ -321,6 +321,10 @@ impl Successor {
         serving();
         let servers = upgrade.servers();
         close(&servers);
+        dialog.post(Message::Part {
+            name: CLOSED.to_owned(),
+            bytes: Vec::new(),
+        });
         let begun = osier::time::now();
         match self.move_connections(&servers, begun) {
             Ok(()) => {
