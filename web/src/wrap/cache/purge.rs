@@ -42,7 +42,6 @@ pub fn purge(store: &Store, (space, by_sent_target): (u64, bool), request: &Requ
         key::write_host(space, is_https, host, &mut prefix);
         prefix
     });
-    let is_of_host = |key: &[u8]| prefixes.iter().any(|prefix| key.starts_with(prefix));
     let tags = request
         .headers()
         .filter(|(name, _)| name.eq_ignore_ascii_case("cache-tag"));
@@ -54,10 +53,11 @@ pub fn purge(store: &Store, (space, by_sent_target): (u64, bool), request: &Requ
             lines.any(|(_, value)| members(value).any(|tag| tags.contains(&tag)))
         };
         // Nobody knows yet which tags a response in flight will have.
-        store.purge(|key, meta| is_of_host(key) && meta.is_none_or(has_tag))
+        let purge = |prefix: &Vec<u8>| store.purge(prefix, |meta| meta.is_none_or(has_tag));
+        prefixes.iter().map(purge).sum()
     } else if let Some(begin) = path.canonical().strip_suffix('*') {
-        let prefixes = prefixes.each_ref().map(|prefix| [prefix, begin.as_bytes()].concat());
-        store.purge(|key, _| prefixes.iter().any(|prefix| key.starts_with(prefix)))
+        let purge = |prefix: &Vec<u8>| store.purge(&[prefix, begin.as_bytes()].concat(), |_| true);
+        prefixes.iter().map(purge).sum()
     } else if by_sent_target {
         invalidate_sent(store, space, request)
     } else {

@@ -10,7 +10,7 @@ use osier_web::test::{Client, Reply};
 use osier_web::wrap::cache::{Cache, Options, Stats, Store, StoreOptions};
 use osier_web::{Request, Response, Server};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 const fn s(seconds: u64) -> Duration {
@@ -390,6 +390,44 @@ fn purges() {
             .peer("192.0.2.1:1".parse().unwrap())
             .send();
         assert_eq!((stranger.status().as_u16(), world.stats().entries), (403, 5));
+    });
+}
+
+#[test]
+fn a_purge_of_many_responses_lets_others_run_in_between() {
+    on_clock(|| {
+        // One shard has all of them.
+        let cache = Cache::new(store(|options| options.memory = 4 << 20)).on_purge(|_| true);
+        let world = World::of(cache, |_, request| {
+            let tag = if request.path().ends_with('0') {
+                "tens"
+            } else {
+                "others"
+            };
+            answer(200, &format!("cache-control: max-age=600\ncache-tag: {tag}"), "a")
+        });
+        (0..1000).for_each(|n| _ = send(&world.client, &format!("GET /many/{n}")));
+        send(&world.client, "GET /lone");
+        assert_eq!(world.stats().entries, 1001);
+        for (request, text, left) in [
+            ("PURGE /\ncache-tag: tens", "100 purged\n", 901),
+            ("PURGE /many/*", "900 purged\n", 1),
+        ] {
+            let (turns, stop) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
+            let (counted, stopped) = (turns.clone(), stop.clone());
+            let other = osier::spawn_local(move || {
+                while !stopped.load(Ordering::SeqCst) {
+                    counted.fetch_add(1, Ordering::SeqCst);
+                    osier::yield_now();
+                }
+            });
+            let reply = send(&world.client, request);
+            let turns = turns.load(Ordering::SeqCst);
+            stop.store(true, Ordering::SeqCst);
+            other.join().unwrap();
+            assert_eq!((reply.text(), world.stats().entries), (text, left), "{request}");
+            assert!(turns >= 4, "{request}: {turns} turns");
+        }
     });
 }
 

@@ -510,33 +510,29 @@ impl Store {
         count
     }
 
-    /// Removes every entry of the resources that `is_meant` accepts by key and one of their entries. Returns their
-    /// number. The flights of a resource store nothing if `is_meant` accepts its key without an entry.
+    /// Removes every entry of the resources whose keys begin with `prefix`, and that `is_meant` accepts by one of their entries. Returns
+    /// their number. The flights of a resource store nothing if `is_meant` accepts it without an entry.
+    ///
+    /// Each resource that is there at the beginning is looked at once. The response of one that comes later is younger than the purge.
     ///
     /// # Suspends
     ///
-    /// Between shards, and while files are removed.
-    pub(super) fn purge(&self, mut is_meant: impl FnMut(&[u8], Option<&Meta>) -> bool) -> usize {
+    /// Between steps of a few hundred resources, and while files are removed.
+    pub(super) fn purge(&self, prefix: &[u8], mut is_meant: impl FnMut(Option<&Meta>) -> bool) -> usize {
         let mut count = 0;
         for shard in &self.shards {
-            let gone = {
-                let mut table = shard.lock();
-                let (mut meant, mut in_flight) = (Vec::new(), Vec::new());
-                for (hash, resource) in &table.resources {
-                    let mut entries = resource.entries.iter();
-                    if entries.any(|entry| is_meant(&resource.key, Some(&entry.meta))) {
-                        meant.push(*hash);
-                    } else if !resource.flights.is_empty() && is_meant(&resource.key, None) {
-                        in_flight.push(*hash);
-                    }
+            let mut last: Option<Arc<[u8]>> = None;
+            loop {
+                let (gone, next) = shard.lock().purge_step(prefix, last.as_deref(), &mut is_meant);
+                count += gone.len();
+                shard.counts[Count::Purged as usize].fetch_add(gone.len() as u64, Ordering::Relaxed);
+                self.dispose(gone);
+                osier::yield_now();
+                if next.is_none() {
+                    break;
                 }
-                in_flight.into_iter().for_each(|hash| table.ground(hash));
-                meant.into_iter().flat_map(|hash| table.clear(hash)).collect::<Vec<_>>()
-            };
-            count += gone.len();
-            shard.counts[Count::Purged as usize].fetch_add(gone.len() as u64, Ordering::Relaxed);
-            self.dispose(gone);
-            osier::yield_now();
+                last = next;
+            }
         }
         count
     }
