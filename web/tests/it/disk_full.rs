@@ -1,11 +1,15 @@
 //! Uploads to a full disk: the client gets 500 or 507, the log names the folder, no partial file is left,
 //! and the server goes on.
 
+use std::sync::{Arc, Mutex};
+
 use testkit::SmallDisk;
 
-use crate::common::site;
+use crate::common::backend::{Backend, options};
+use crate::common::{Client, connect_narrowly, eventually, site};
 use crate::responder::{Folder, Responder, text, upstream};
 use osier_web::fastcgi::{FastCgi, Options};
+use osier_web::proxy::Proxy;
 use osier_web::{Rejection, Request, Route, Router};
 
 /// Larger than the disk, and than what waits in buffers.
@@ -71,4 +75,39 @@ fn a_full_disk_is_told_and_leaves_nothing_behind() {
     }
     let left = std::fs::read_dir(&full).unwrap().count();
     assert_eq!(left, 1, "the small upload alone");
+}
+
+/// What finds no room in the file waits with the backend.
+#[test]
+fn a_response_that_a_full_disk_cannot_hold_reaches_a_slow_client_whole() {
+    let folder = testkit::Folder::new();
+    let full = folder.path().join("full");
+    std::fs::create_dir(&full).unwrap();
+    let Some(_disk) = SmallDisk::mount(&full) else {
+        return;
+    };
+    let body: Arc<Vec<u8>> = Arc::new((0..6 * LARGE).map(|at| (at / 977 % 251) as u8).collect());
+    let sent = body.clone();
+    let backend = Backend::start(move |_, conn| {
+        conn.request();
+        // It waits until the client reads.
+        conn.stream.set_write_timeout(None).unwrap();
+        conn.send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n");
+        conn.send_chunks(&sent, 50_000);
+    });
+    let log = Arc::new(Mutex::new(Vec::new()));
+    let lines = log.clone();
+    let upstream = backend
+        .upstream()
+        .on_log(move |line| lines.lock().unwrap().push(line.to_string()));
+    let options = options(|to| to.spool_folder = full.clone());
+    let site = site(Router::new().fallback(Proxy::with(upstream.build().unwrap(), options).handler()));
+    let mut client = Client::new(connect_narrowly(site.addr));
+    client.send("GET / HTTP/1.1\r\nHost: t\r\n\r\n");
+    let said = format!("a temporary file in {}", full.display());
+    eventually("the full disk is told", || {
+        log.lock().unwrap().iter().any(|line| line.contains(&said))
+    });
+    assert!(client.reply().body == *body);
+    eventually("nothing is left", || std::fs::read_dir(&full).unwrap().count() == 0);
 }

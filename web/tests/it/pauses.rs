@@ -4,13 +4,15 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
+use osier::pubsub::{Policy, Topic};
 use osier_web::fastcgi::{FastCgi, Options};
 use osier_web::proxy::Proxy;
-use osier_web::{Phase, Request, Router, Server, Timeouts};
+use osier_web::{Phase, Request, Router, Server, Timeouts, sse};
 
 use crate::common::backend::{Backend, Conn, options, router};
 use crate::common::{Client, PATIENCE, Site, connect_narrowly, eventually, site_with};
 use crate::responder::{self, Responder};
+use crate::sse::until;
 use crate::tls;
 
 /// The target, status, bytes and milliseconds with the backend that the observer was told.
@@ -347,6 +349,67 @@ fn what_the_request_holds_is_held_through_a_pause() {
             "it is free when the next requests are served"
         );
     }
+}
+
+/// The number of fibers of the worker, that of the asker included.
+fn fibers(_: &mut Request<'_>) -> String {
+    let metrics = osier::inspect::metrics().expect("inside of a runtime");
+    metrics.workers[0].fibers.to_string()
+}
+
+#[test]
+fn an_event_that_many_get_at_once_takes_few_stacks() {
+    const MANY: usize = 60;
+    let news = Topic::<Arc<sse::Event>>::new();
+    let source = news.clone();
+    let (site, _) = site(
+        Router::new()
+            .get("/fibers", fibers)
+            .get("/events", move |_: &mut Request<'_>| {
+                sse::subscribe(source.subscribe(8, Policy::DropOldest))
+            }),
+    );
+    let mut asker = site.connect();
+    let mut fibers = || asker.get("/fibers").text().parse::<usize>().unwrap();
+    // A pause that has just begun would not count.
+    let publish = |fibers: &mut dyn FnMut() -> usize| {
+        eventually("all subscribe", || news.subscribers() == MANY);
+        eventually("no response has a stack", || fibers() < MANY / 4);
+        thread::sleep(Duration::from_millis(500)); // a time that is measured
+        news.publish(Arc::new(sse::Event::new("news")));
+    };
+
+    let open = |_| {
+        let mut client = site.connect();
+        asks(&mut client, "/events", "1.1");
+        client.head();
+        client
+    };
+    let mut clients: Vec<Client> = (0..MANY).map(open).collect();
+    publish(&mut fibers);
+    for client in &mut clients {
+        assert_eq!(until(client, "\n\n"), "data: news\n\n");
+    }
+    let after = fibers();
+    assert!(after < MANY / 2, "{after} fibers over HTTP/1.1");
+    drop(clients);
+    eventually("all have left", || news.subscribers() == 0);
+
+    let mut client = crate::h2::client::Client::connect(site.addr);
+    let streams: Vec<_> = (0..MANY).map(|_| client.begin("GET", "/events", &[], true)).collect();
+    client.until("the heads", |client| {
+        streams
+            .iter()
+            .all(|stream| client.replies.get(stream).is_some_and(|reply| reply.status == 200))
+    });
+    publish(&mut fibers);
+    client.until("the events", |client| {
+        streams
+            .iter()
+            .all(|stream| client.replies[stream].body == b"data: news\n\n")
+    });
+    let after = fibers();
+    assert!(after < MANY / 2, "{after} fibers over HTTP/2");
 }
 
 #[test]

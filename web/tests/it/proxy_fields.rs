@@ -464,7 +464,11 @@ fn naming(set: bool) -> (Site, Backend) {
             ));
         }
     });
-    let files = Files::embedded([("file", "text/plain", b"a secret".as_slice())]);
+    const LARGE: &[u8] = &[b'x'; 100_000];
+    let files = Files::embedded([
+        ("file", "text/plain", b"a secret".as_slice()),
+        ("large", "text/plain", LARGE),
+    ]);
     let proxy = backend.proxy().on_internal(move |request, path| match path {
         "/moved" => Response::redirect(StatusCode::FOUND, "/x"),
         _ => files.answer_with(request, &path[1..]),
@@ -512,6 +516,25 @@ fn a_handler_answers_for_the_path_that_the_backend_names() {
         (part.status, part.text(), part.header("content-type")),
         (206, "sec", Some("text/own"))
     );
+    let parts = ask("GET", "/large", "Range: bytes=0-0,50000-50002\r\n");
+    let kind = parts.header("content-type").unwrap();
+    assert!(
+        parts.status == 206 && kind.starts_with("multipart/byteranges"),
+        "{kind}"
+    );
+    assert_eq!(
+        (parts.header("set-cookie"), parts.header("cache-control")),
+        (Some("a=1"), Some("private"))
+    );
+    let text = parts.text();
+    assert_eq!(
+        text.to_ascii_lowercase()
+            .matches("content-type: text/plain\r\n")
+            .count(),
+        2,
+        "{text}"
+    );
+    assert!(text.contains("bytes 50000-50002/100000\r\n\r\nxxx\r\n"), "{text}");
     let none = ask("GET", "/none", "");
     assert_eq!((none.status, none.header("set-cookie")), (404, None));
     assert_ne!(none.header("content-type"), Some("text/own"));

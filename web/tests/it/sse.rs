@@ -13,7 +13,7 @@ use osier_web::{Request, Router, Server, sse};
 type News = Topic<Arc<sse::Event>>;
 
 /// Chunks up to and including the one that ends with `end`.
-fn until(client: &mut Client, end: &str) -> String {
+pub fn until(client: &mut Client, end: &str) -> String {
     let mut text = String::new();
     while !text.ends_with(end) {
         let mut size = Vec::new();

@@ -326,14 +326,17 @@ fn a_gateway_waits_for_its_backend() {
 }
 
 /// A backend that pauses for three seconds inside the body of its response.
-fn streaming_backend() -> SocketAddr {
+fn streaming_backend(kind: &'static str) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     drop(osier::spawn_local(move || {
         let (mut stream, _) = listener.accept().unwrap();
         let _ = stream.read(&mut [0; 4096]).unwrap();
-        let head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n";
-        stream.write_all(head).unwrap();
+        write!(
+            stream,
+            "HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\nConnection: close\r\n\r\n"
+        )
+        .unwrap();
         stream.write_all(b"data: 1\n\n").unwrap();
         osier::sleep(3 * SECOND);
         stream.write_all(b"data: 2\n\n").unwrap();
@@ -341,24 +344,27 @@ fn streaming_backend() -> SocketAddr {
     address
 }
 
+fn stream(kind: &'static str) -> Router {
+    Router::new().get("/stream", move |request: &mut Request<'_>| -> Response {
+        let address = streaming_backend(kind).to_string().parse().unwrap();
+        let upstream = Upstream::builder("app").backend(address).build().unwrap();
+        Proxy::new(upstream).answer(request)
+    })
+}
+
+fn read_stream(address: SocketAddr) {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream
+        .write_all(b"GET /stream HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+        .unwrap();
+    let mut response = String::new();
+    stream.read_to_string(&mut response).unwrap();
+    assert!(response.contains("data: 2"), "{response}");
+}
+
 #[test]
 fn a_stream_waits_for_its_backend() {
-    fn router(_: &VirtualClock) -> Router {
-        Router::new().get("/stream", |request: &mut Request<'_>| -> Response {
-            let address = streaming_backend().to_string().parse().unwrap();
-            let upstream = Upstream::builder("app").backend(address).build().unwrap();
-            Proxy::new(upstream).answer(request)
-        })
-    }
-    let said = with_server(router, false, |address| {
-        let mut stream = TcpStream::connect(address).unwrap();
-        stream
-            .write_all(b"GET /stream HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
-            .unwrap();
-        let mut response = String::new();
-        stream.read_to_string(&mut response).unwrap();
-        assert!(response.contains("data: 2"), "{response}");
-    });
+    let said = with_server(|_| stream("text/event-stream"), false, read_stream);
     assert_eq!(said.served, [("/stream".to_owned(), vec![(Phase::Upstream, 3)], 3)]);
 }
 
@@ -423,6 +429,18 @@ fn a_slow_request_is_logged_once_while_it_waits() {
         );
         assert!(rest.contains("wait_here at ") && rest.contains("times.rs:"), "{line}");
     }
+}
+
+#[test]
+fn a_slow_request_whose_response_has_paused_is_logged_without_a_fiber() {
+    let router = |_: &VirtualClock| stream("text/plain").wrap(wrap::slow(2 * SECOND));
+    let said = with_server(router, false, read_stream);
+    assert_eq!(said.log.len(), 1, "{:?}", said.log);
+    let line = &said.log[0];
+    assert!(line.starts_with("16 GET /stream, 127.0.0.1:"), "{line}");
+    assert!(line.contains(" has taken 2.0s so far ("), "{line}");
+    assert!(line.contains("it is in 'upstream'"), "{line}");
+    assert!(line.ends_with(", without a fiber of its own"), "{line}");
 }
 
 #[test]
