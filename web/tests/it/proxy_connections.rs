@@ -71,11 +71,13 @@ fn the_time_for_an_answer_begins_when_the_request_has_ended() {
             conn.is_ended();
         }
     });
-    let site = serve(backend.proxy_with(options(|to| to.first_byte = Duration::from_millis(150))));
+    // The backend has to be faster.
+    let limit = Duration::from_secs(1);
+    let site = serve(backend.proxy_with(options(|to| to.first_byte = limit)));
     let mut client = site.connect();
     client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n");
     for _ in 0..9 {
-        thread::sleep(Duration::from_millis(50)); // the pace of a slow client, longer than the limit in all
+        thread::sleep(limit / 6); // the pace of a slow client, longer than the limit in all
         client.send("x");
     }
     assert_eq!(client.reply().text(), "9", "longer than the limit in all");
@@ -84,7 +86,7 @@ fn the_time_for_an_answer_begins_when_the_request_has_ended() {
         conn.request();
         conn.is_ended();
     });
-    let site = serve(silent.proxy_with(options(|to| to.first_byte = Duration::from_millis(150))));
+    let site = serve(silent.proxy_with(options(|to| to.first_byte = limit)));
     let mut client = site.connect();
     client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n");
     for _ in 0..2 {

@@ -282,7 +282,8 @@ fn a_broken_response_ends_without_a_goodbye() {
 #[test]
 fn an_idle_connection_ends_with_a_goodbye() {
     let timeouts = Timeouts {
-        idle: Duration::from_millis(200),
+        // The client has to ask before.
+        idle: Duration::from_secs(1),
         ..Timeouts::default()
     };
     let site = site(hello(), |server| server.timeouts(timeouts));

@@ -177,7 +177,8 @@ fn no_more_connections_are_kept_than_the_bound_and_none_longer_than_its_time() {
     let backend = Backend::start();
     let upstream = group(&[backend.addr])
         .keep(3)
-        .idle_timeout(Duration::from_millis(300))
+        // They are counted before.
+        .idle_timeout(Duration::from_secs(2))
         .build()
         .unwrap();
     run(|| {
@@ -216,7 +217,8 @@ fn a_backend_that_refuses_is_passed_over_and_out_after_some_failures() {
     let log = lines.clone();
     let upstream = group(&[gone, backend.addr])
         .failures(2)
-        .backoff(Duration::from_millis(200), Duration::from_millis(200))
+        // It is over after the leases below.
+        .backoff(Duration::from_secs(2), Duration::from_secs(2))
         .on_log(move |line| log.lock().unwrap().push(line.to_string()))
         .build()
         .unwrap();
@@ -230,7 +232,7 @@ fn a_backend_that_refuses_is_passed_over_and_out_after_some_failures() {
         assert_eq!((stats[0].is_in, stats[1].is_in), (false, true));
         assert_eq!(stats[0].failures, 2, "and then nobody tries it any more");
         assert_eq!(lines.lock().unwrap().len(), 1);
-        assert!(lines.lock().unwrap()[0].contains(&format!("backend {gone} is out for 200ms")));
+        assert!(lines.lock().unwrap()[0].contains(&format!("backend {gone} is out for 2s")));
 
         let back = Backend::at(gone);
         eventually_on_fiber("it comes back", || {

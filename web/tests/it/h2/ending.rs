@@ -117,7 +117,8 @@ fn until_arrived(client: &TcpStream, bytes: &[u8]) {
 #[test]
 fn a_client_that_never_answers_the_ping_behind_a_response_is_closed_as_any_other() {
     let (site, reasons) = with_timeouts(Timeouts {
-        idle: Duration::from_millis(100),
+        // The client has to ask before.
+        idle: Duration::from_secs(1),
         ..Timeouts::default()
     });
     let mut client = silent(&site);
@@ -157,7 +158,8 @@ fn a_shutdown_reads_on_while_a_client_may_send_a_body_that_nobody_reads() {
 
 #[test]
 fn an_idle_connection_is_told_and_closed() {
-    let idle = Duration::from_millis(100);
+    // The client has to ask before.
+    let idle = Duration::from_secs(1);
     let (site, reasons) = with_timeouts(Timeouts {
         idle,
         ..Timeouts::default()
@@ -242,7 +244,8 @@ fn a_body_that_stops_coming_is_408_for_its_stream() {
 
 #[test]
 fn a_stream_whose_window_stays_shut_is_reset_and_the_others_go_on() {
-    let write = Duration::from_millis(100);
+    // The other stream has to be faster.
+    let write = Duration::from_secs(1);
     let (site, _) = with_timeouts(Timeouts {
         write,
         ..Timeouts::default()
