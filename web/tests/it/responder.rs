@@ -33,10 +33,8 @@ pub fn record(kind: u8, id: u16, content: &[u8], padding: u8) -> Vec<u8> {
 }
 
 pub fn stdout(bytes: &[u8]) -> Vec<u8> {
-    bytes
-        .chunks(65_535)
-        .flat_map(|piece| record(STDOUT, 1, piece, 0))
-        .collect()
+    let records = bytes.chunks(65_535).map(|piece| record(STDOUT, 1, piece, 0));
+    records.collect::<Vec<_>>().concat()
 }
 
 pub fn stderr(text: &str) -> Vec<u8> {
@@ -114,7 +112,7 @@ impl Conn {
                 Err(error) => panic!("the server sends nothing: {error}"),
             }
         }
-        Some(self.received.drain(..count).collect())
+        Some(testkit::take_front(&mut self.received, count))
     }
 
     /// The beginning of a request up to the end of its parameters.

@@ -70,7 +70,7 @@ impl<S: Read + Write> Http2<S> {
         while self.reply.1.len() < count {
             assert!(self.read(), "the connection has ended; {:?}", self.machine);
         }
-        self.reply.1.drain(..count).collect()
+        testkit::take_front(&mut self.reply.1, count)
     }
 
     pub fn send(&mut self, stream: StreamId, bytes: &[u8], end: bool) {

@@ -218,7 +218,7 @@ impl<S: Read + Write> Client<S> {
                     self.unread.len()
                 );
             }
-            reply.body = self.unread.drain(..length).collect();
+            reply.body = testkit::take_front(&mut self.unread, length);
         }
         reply
     }
@@ -233,7 +233,7 @@ impl<S: Read + Write> Client<S> {
                 return None;
             }
         };
-        let head: Vec<u8> = self.unread.drain(..end).collect();
+        let head = testkit::take_front(&mut self.unread, end);
         Some(String::from_utf8(head).unwrap())
     }
 
@@ -248,7 +248,7 @@ impl<S: Read + Write> Client<S> {
         while self.unread.len() < length {
             assert!(self.fill() > 0, "the connection ended inside a body");
         }
-        Some(self.unread.drain(..length).collect())
+        Some(testkit::take_front(&mut self.unread, length))
     }
 
     /// A chunked body, to its end.
@@ -284,7 +284,7 @@ impl<S: Read + Write> Client<S> {
                 String::from_utf8_lossy(&self.unread)
             );
         };
-        let head: Vec<u8> = self.unread.drain(..end).collect();
+        let head = testkit::take_front(&mut self.unread, end);
         let head = String::from_utf8(head).unwrap();
         let mut lines = head.trim_end().split("\r\n");
         let status_line = lines.next().unwrap();

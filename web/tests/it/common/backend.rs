@@ -221,7 +221,7 @@ impl Conn {
     pub fn head(&mut self) -> Option<Asked> {
         loop {
             if let Some(end) = self.buffer.windows(4).position(|four| four == b"\r\n\r\n") {
-                let head: Vec<u8> = self.buffer.drain(..end + 4).collect();
+                let head = testkit::take_front(&mut self.buffer, end + 4);
                 let head = String::from_utf8_lossy(&head[..end]).into_owned();
                 self.heads.lock().unwrap().push(head.clone());
                 return Some(Asked { head, body: Vec::new() });
@@ -249,7 +249,7 @@ impl Conn {
                 return None;
             }
         }
-        Some(self.buffer.drain(..count).collect())
+        Some(testkit::take_front(&mut self.buffer, count))
     }
 
     pub fn line(&mut self) -> Option<String> {

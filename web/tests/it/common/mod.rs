@@ -290,7 +290,7 @@ impl<S: Read + Write> Client<S> {
                 String::from_utf8_lossy(&self.buffer)
             );
         }
-        self.buffer.drain(..count).collect()
+        testkit::take_front(&mut self.buffer, count)
     }
 
     /// Reads a line, without its end.
