@@ -1,8 +1,8 @@
 //! The steps `features-*`: every feature compiles without the others.
 //!
 //! A check of each feature alone takes osier-web 26 runs. For each change it takes three: no feature, and two halves, of which each feature
-//! is in one. The build of the tests has all features, but those of osier for other libraries, so osier is checked with all as well. Each
-//! feature alone is tried once a week, and where a person names the step.
+//! is in one. The step `api` has every crate with all features at once. Each feature alone is tried once a week, and where a person names the
+//! step.
 
 use super::{LIMIT, Step, Work, checked};
 use crate::step::{self, Outcome};
@@ -16,8 +16,6 @@ struct Package {
     name: &'static str,
     /// Features of every set, because the package does not compile without them.
     base: &'static str,
-    /// Whether the build of the tests lacks some features.
-    all: bool,
 }
 
 const fn package_in(step: &'static str, folder: &'static str, name: &'static str) -> Package {
@@ -26,17 +24,13 @@ const fn package_in(step: &'static str, folder: &'static str, name: &'static str
         folder,
         name,
         base: "",
-        all: false,
     }
 }
 
 const PACKAGES: [Package; 5] = [
     package_in("features-poll", "poll", "osier-poll"),
     package_in("features-http", "http", "osier-http"),
-    Package {
-        all: true,
-        ..package_in("features-osier", "runtime", "osier")
-    },
+    package_in("features-osier", "runtime", "osier"),
     // It needs a provider of cryptography.
     Package {
         base: "ring,",
@@ -56,18 +50,17 @@ pub const fn step<const PACKAGE: usize>() -> Step {
 /// A feature that takes half a minute of CPU time to build. The step `aws-lc-rs` builds it.
 const SLOW: &str = "aws-lc-rs";
 
-/// Checks a crate without features, with some of them, and with all of them.
+/// Checks a crate without features, with some of them, and, unless the run is short, with all of them.
 fn features<const PACKAGE: usize>() -> Outcome {
     let Package {
         step,
         folder,
         name,
         base,
-        all,
     } = &PACKAGES[PACKAGE];
     let (mut count, mut wrong) = (0, vec![]);
     let features = tried(folder);
-    for set in sets(&features, *all || !unchanged::is_short()) {
+    for set in sets(&features) {
         let mut command = checked();
         command
             .args(["check", "--locked", "-p", name, "--lib", "--no-default-features"])
@@ -97,14 +90,13 @@ pub fn tried(folder: &str) -> Vec<String> {
     features
 }
 
-/// The sets to try: no feature, `all` of them, and each alone or the halves.
-fn sets(features: &[String], all: bool) -> Vec<String> {
+/// The sets to try: no feature, and the halves, or each alone and all.
+fn sets(features: &[String]) -> Vec<String> {
     let some = match unchanged::is_short() {
         true => halves(features),
-        false => features.to_vec(),
+        false => features.iter().cloned().chain([features.join(",")]).collect(),
     };
-    let all = all.then(|| features.join(","));
-    [String::new()].into_iter().chain(all).chain(some).collect()
+    [String::new()].into_iter().chain(some).collect()
 }
 
 /// Two sets: every other feature, and the rest.
@@ -143,8 +135,7 @@ mod tests {
     #[test]
     fn a_step_that_a_person_names_tries_no_feature_all_and_each_alone() {
         let features = ["a", "b", "c"].map(String::from);
-        assert_eq!(sets(&features, true), ["", "a,b,c", "a", "b", "c"]);
-        assert_eq!(sets(&features, false), ["", "a", "b", "c"]);
+        assert_eq!(sets(&features), ["", "a", "b", "c", "a,b,c"]);
     }
 
     #[test]
