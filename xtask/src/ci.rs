@@ -112,7 +112,7 @@ fn clippy_mixing() -> Outcome {
     test::MIXING.lints("clippy-mixing")
 }
 
-/// Lints the programs that no integration test builds.
+/// Lints the program that no integration test builds.
 fn clippy_tools() -> Outcome {
     test::TOOLS.lints("clippy-tools")
 }
