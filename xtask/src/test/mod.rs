@@ -25,7 +25,8 @@ use std::process::{Command, ExitCode};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// The steps, in the order in which they compile. The longest computations come first.
+/// The steps, in the order in which they compile. The longest computations come first, and then the build in which one crate keeps one core
+/// busy for a minute, `instructions`.
 pub const STEPS: &[Step] = &[
     of("peers", Work::Run(install_peers)),
     of("tests", Work::Both(workspace, Lane::Tests, workspace_tests)),
@@ -33,6 +34,10 @@ pub const STEPS: &[Step] = &[
     of("valgrind", Work::Both(workspace, Lane::Computations, valgrind)),
     of("miri", Work::Apart(miri::build, Lane::Computations, miri::run)),
     of("loom", Work::Apart(build_loom, Lane::Computations, loom_models)),
+    of(
+        "instructions",
+        Work::Apart(instructions::build, Lane::Computations, instructions::check),
+    ),
     of("docs", Work::Compile(doc_tests)),
     of("mixing", Work::Both(build_mixing, Lane::Tests, other_libraries)),
     of("mixing-docs", Work::Compile(mixing_docs)),
@@ -46,10 +51,6 @@ pub const STEPS: &[Step] = &[
     ),
     of("fuzz", Work::Apart(fuzz::build, Lane::Computations, fuzz::run)),
     of("bench", Work::Apart(build_heads, Lane::Tests, floor_of_the_bench)),
-    of(
-        "instructions",
-        Work::Apart(instructions::build, Lane::Computations, instructions::check),
-    ),
     features::step::<0>(),
     features::step::<1>(),
     features::step::<2>(),
