@@ -103,7 +103,7 @@ impl fmt::Display for Error {
 const HINTS: [(&str, &str); 5] = [
     (
         "CaUsedAsEndEntity",
-        ": the peer shows the certificate of an authority (CA:TRUE) as its own",
+        ": the peer shows the certificate of an authority (CA:TRUE) as its own; make one with the extension basicConstraints=CA:FALSE",
     ),
     (
         "SupportedVersionsExtensionRequired",

@@ -291,6 +291,10 @@ fn hsts(section: &Section<'_>) -> Option<String> {
             let flags = flags.into_iter().filter(|(is_on, _)| *is_on).map(|(_, flag)| flag);
             (age, flags.collect::<String>())
         }
+        DeValue::Boolean(_) => {
+            section.as_section("hsts", value, "a duration of at least \"1d\", or a table")?;
+            return None;
+        }
         _ => (section.duration("hsts"), String::new()),
     };
     let seconds = age?.as_secs();

@@ -492,7 +492,8 @@ fn host(text: &str) -> Result<Host, String> {
         Some(name) => (name, true),
         None => (lower.as_str(), false),
     };
-    if name == "*" {
+    // nginx has `_` for every host.
+    if matches!(name, "*" | "_") {
         return Err("for every host write default = true".into());
     }
     if name.contains('*') {

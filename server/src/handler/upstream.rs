@@ -318,11 +318,21 @@ pub fn backend_address(source: &Source<'_>, text: &str) -> Result<BackendAddress
         .iter()
         .filter_map(|scheme| Some((*scheme, text.strip_prefix(scheme.text())?.trim_end_matches('/'))));
     let Some((scheme, rest)) = named.next() else {
+        if text.starts_with("ws://") || text.starts_with("wss://") {
+            return Err(
+                "WebSockets need no scheme of their own; write http:// for ws://, and https:// for wss://".into(),
+            );
+        }
         return parse(source, text, &OF_HTTP).map(BackendAddress::from);
     };
     let has_port = rest.rsplit_once(':').is_some_and(|(_, port)| !port.ends_with(']'));
     let is_socket = rest.starts_with("unix:");
     let address = match scheme {
+        Scheme::Http if is_socket && !rest.contains('@') => {
+            // nginx has a colon behind the path of a socket.
+            let path = rest.split(':').nth(1).unwrap_or_default();
+            return Err(format!("did you mean \"unix:{path}\"?"));
+        }
         Scheme::Http | Scheme::Https if is_socket => return Err(OF_HTTP.forms.into()),
         Scheme::Https if !has_port && path(rest).is_none() => parse(source, &format!("{rest}:443"), &OF_HTTP)?,
         _ => parse(source, rest, &OF_HTTP)?,
@@ -360,6 +370,13 @@ fn parse(source: &Source<'_>, text: &str, remedies: &Remedies) -> Result<Address
     // Messages show ports and paths. With a user in the address, these may be a part of a password.
     if text.contains('@') {
         return Err(remedies.forms.into());
+    }
+    if text.starts_with('/') {
+        return Err(format!("did you mean \"unix:{text}\"?"));
+    }
+    if text.trim_start_matches(':').parse::<u16>().is_ok_and(|port| port > 0) {
+        let port = text.trim_start_matches(':');
+        return Err(format!("the host is missing; did you mean \"127.0.0.1:{port}\"?"));
     }
     if let Some(path) = path(text) {
         return Err(format!("a backend has no path; remove '{path}'{}", remedies.path));

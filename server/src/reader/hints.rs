@@ -49,12 +49,13 @@ const INSIDE: [(&str, &str); 7] = [
 /// The keys that `proxy` and `fastcgi` have in common.
 const GATEWAY: &str = "timeouts keep max_requests health balance sticky slow_start ejection read_ahead read_ahead_file read_ahead_total buffer buffer_total shared_memory";
 
-/// How to write tables, by the end of their names. A number takes the place of `$`.
-const FORMS: [(&str, &str); 29] = [
+/// How to write tables, or what stands for them, by the end of their names. A number takes the place of `$`.
+const FORMS: [(&str, &str); 32] = [
     ("admin", "{ address = \"127.0.0.1:9090\" }"),
     ("auth", "{ users = { NAME = \"HASH\" } }"),
     ("binding", "{ id = \"ID\", secret = \"SECRET\" }"),
     ("claims", "{ NAME = \"VALUE\" }"),
+    ("compress", "{ codings = [\"gzip\"] }"),
     ("cors", "{ origins = \"https://example.org\" }"),
     ("ejection", "{ failures = $ }"),
     ("error_log", "{ file = \"error.log\" }"),
@@ -64,6 +65,7 @@ const FORMS: [(&str, &str); 29] = [
     ("head", "{ bytes = \"16KiB\" }"),
     ("headers", "{ NAME = \"VALUE\" }"),
     ("health", "{} for the defaults"),
+    ("hsts", "\"180d\""),
     ("jwt", "{ keys = \"FILE\" }"),
     ("limits", "{ body = \"2MiB\" }"),
     ("listen.timeouts", "{ idle = \"60s\" }"),
@@ -77,6 +79,7 @@ const FORMS: [(&str, &str); 29] = [
     ("redirect", "{ to = \"https://example.org/\", status = 301 }"),
     ("request_headers", "{ NAME = \"VALUE\" }"),
     ("respond", "{ status = 404, body = \"TEXT\" }"),
+    ("sticky", "\"backend\""),
     ("timeouts", "{ first_byte = \"60s\" }"),
     ("upgrade", "{ drain = \"1h\" }"),
     ("users", "{ NAME = \"HASH\" }"),
@@ -125,8 +128,17 @@ const FOREIGN: [(&str, &str); 15] = [
     ("auth_basic basic_auth", "auth = { file = \"FILE\" }"),
 ];
 
+/// Keys by which people ask for WebSockets, which need none.
+const WEBSOCKETS: &str = "websocket websockets ws";
+
+/// The remedy for a key of [`WEBSOCKETS`].
+const THEY_PASS: &str = "leave it out: WebSockets pass unless 'upgrade' of 'proxy' is false";
+
 /// Shows what to write for a key of another server.
 pub fn foreign(key: &str) -> Option<String> {
+    if has(WEBSOCKETS, key) {
+        return Some(THEY_PASS.into());
+    }
     let (_, here) = FOREIGN.iter().find(|(keys, _)| has(keys, key))?;
     Some(format!("write {here}"))
 }
@@ -176,8 +188,10 @@ pub fn home(title: &str, key: &str) -> Option<&'static str> {
 pub fn in_handler(title: &str, key: &str) -> Option<String> {
     let handler = title.strip_prefix("[site.route.")?.strip_suffix(']')?;
     match (handler, key) {
-        ("proxy", "websocket" | "websockets" | "ws") => {
-            Some("leave it out: WebSockets pass unless 'upgrade' is false".into())
+        ("proxy", key) if has(WEBSOCKETS, key) => Some(THEY_PASS.into()),
+        ("proxy", "insecure" | "tls_insecure_skip_verify") => Some("write verify = false".into()),
+        ("proxy.timeouts" | "fastcgi.timeouts", "read" | "send") => {
+            Some("write first_byte, until the response begins, and between, for its next bytes".into())
         }
         ("fastcgi", "strip") => {
             Some("put a link with the name of the path into 'root', to the folder of the scripts".into())

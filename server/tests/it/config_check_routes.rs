@@ -45,7 +45,7 @@ fn handlers() {
             &[
                 "4:19: warning: there is no socket 'DIR/none.sock'; requests get 502 until the backend has made it",
                 "4:37: 'to' cannot be \"unix:fifo\": 'DIR/fifo' is not a socket",
-                "4:50: 'to' cannot be \"1\": write HOST:PORT or unix:PATH",
+                "4:50: 'to' cannot be \"1\": the host is missing; did you mean \"127.0.0.1:1\"?",
                 "4:63: warning: there is no folder 'DIR/none'; requests get 503 until it is there",
                 "4:78: 'keep' must be a whole number from 0 to 100000, not true",
             ],
@@ -220,7 +220,7 @@ fn policies() {
                 "5:8: cors: credentials = true needs named origins, because browsers refuse \"*\" with it",
                 "6:9: 'allow' cannot be \"10.0.0.0/33\": write an address or a network, \"10.0.0.0/8\" or \"::1\", or \"unix\" for clients of Unix sockets",
                 "7:8: 'deny' is an empty list; leave it out, or name something",
-                "8:12: 'compress' must be true, false or a table, not \"gzip\"",
+                "8:12: 'compress' must be true, false or a table, not \"gzip\"; write compress = { codings = [\"gzip\"] }",
                 "9:7: 'log' must be false, \"combined\", \"json\", a template or a table, not the number 1",
             ],
         ),

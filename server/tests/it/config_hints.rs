@@ -65,7 +65,15 @@ fn a_policy_belongs_beside_its_handler() {
         ),
         (
             "proxy = { to = \"a:1\", websocket = true }",
-            "websocket' in [site.route.proxy]; leave it out: WebSockets pass unless 'upgrade' is false",
+            "websocket' in [site.route.proxy]; leave it out: WebSockets pass unless 'upgrade' of 'proxy' is false",
+        ),
+        (
+            "proxy = { to = \"https://a\", insecure = true }",
+            "insecure' in [site.route.proxy]; write verify = false",
+        ),
+        (
+            "proxy = { to = \"a:1\", timeouts = { read = \"5m\" } }",
+            "read' in [site.route.proxy.timeouts]; write first_byte, until the response begins, and between, for its next bytes",
         ),
         (
             "fastcgi = { root = \"www\", to = \"a:1\", strip = true }",
@@ -175,6 +183,18 @@ fn a_value_that_should_be_a_table_is_shown_the_form() {
             "'timeouts' must be a table, not \"5s\"; write timeouts = { first_byte = \"60s\" }",
         ),
         (
+            proxy("sticky = true"),
+            "'sticky' must be a table, or the name of the cookie alone, not true; write sticky = \"backend\"",
+        ),
+        (
+            site("compress = \"gzip\""),
+            "'compress' must be true, false or a table, not \"gzip\"; write compress = { codings = [\"gzip\"] }",
+        ),
+        (
+            site("hsts = true"),
+            "'hsts' must be a duration of at least \"1d\", or a table, not true; write hsts = \"180d\"",
+        ),
+        (
             site("rate = 5"),
             "'rate' must be a table or false, not the number 5; write rate = { requests = 5 }",
         ),
@@ -277,10 +297,19 @@ fn a_key_of_another_server_is_answered_with_the_one_here() {
             "write tls = { cert = \"FILE\", key = \"FILE\" } in [[site]]",
         ),
         ("client_max_body_size", "write limits = { body = \"10MiB\" }"),
+        (
+            "websocket",
+            "leave it out: WebSockets pass unless 'upgrade' of 'proxy' is false",
+        ),
     ] {
         let found = mistakes(&format!("[[site]]\n{key} = \"x\"\n[[site.route]]\nrespond = 404\n"));
         assert_eq!(found, [format!("2:1: unknown key '{key}' in [[site]]; {expected}")]);
     }
+    let found = mistakes("[[site]]\nhost = \"_\"\n[[site.route]]\nrespond = 404\n");
+    assert_eq!(
+        found,
+        ["2:8: 'host' cannot be \"_\": for every host write default = true"]
+    );
     let nginx = mistakes("server {\n  listen 80;\n}\n");
     assert!(
         nginx[0].ends_with("each line of a TOML file is KEY = VALUE, [TABLE] or [[TABLE]]"),
@@ -380,9 +409,17 @@ fn an_address_of_a_backend_has_no_path() {
         ("http://127.0.0.1", &portless),
         ("app.internal", &portless),
         ("[::1]", &portless),
-        ("3000", wanted),
+        ("3000", "the host is missing; did you mean \"127.0.0.1:3000\"?"),
+        (":3000", "the host is missing; did you mean \"127.0.0.1:3000\"?"),
+        (":http", wanted),
         ("ftp://127.0.0.1:3000/app", wanted),
-        ("/run/app.sock", wanted),
+        ("/run/app.sock", "did you mean \"unix:/run/app.sock\"?"),
+        ("http://unix:/run/app.sock:/", "did you mean \"unix:/run/app.sock\"?"),
+        ("http://unix:/run/app.sock", "did you mean \"unix:/run/app.sock\"?"),
+        (
+            "ws://127.0.0.1:3000",
+            "WebSockets need no scheme of their own; write http:// for ws://, and https:// for wss://",
+        ),
         ("https://unix:/run/app.sock", wanted),
         ("h2c://http://127.0.0.1:3000", wanted),
     ] {
