@@ -4,13 +4,14 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 use osier::pubsub::{Policy, Topic};
+use osier::sync::Event;
 use osier_http::h2::{ErrorCode, StreamId};
 use osier_web::proxy::Proxy;
 use osier_web::upstream::Upstream;
 use osier_web::{Request, Router, Server, Timeouts, sse};
 
 use super::client::Client;
-use crate::common::backend::{Backend, router};
+use crate::common::backend::{Backend, options, router};
 use crate::common::{PATIENCE, Site, eventually, site_with};
 
 /// The status and bytes of each event stream that the observer was told.
@@ -224,4 +225,41 @@ fn a_stream_whose_response_has_not_begun_keeps_no_fiber_either() {
     eventually("the backend is free", || backend.open() == 0);
     rest(&site, first, 0);
     assert!(site.log.lock().unwrap().is_empty(), "{:?}", site.log);
+}
+
+#[test]
+fn a_stream_to_a_backend_that_does_not_respond_yet_keeps_no_fiber() {
+    let free = Arc::new(Event::manual());
+    let waits = free.clone();
+    let news = move |_: &mut Request<'_>| {
+        waits.wait();
+        "news"
+    };
+    let (inner, _) = site(Router::new().get("/events", news));
+    let upstream = Upstream::builder("app")
+        .backend(inner.addr.to_string().parse().unwrap())
+        .http2(true)
+        .on_log(|_| {})
+        .build()
+        .unwrap();
+    let limit = Duration::from_secs(6);
+    let (outer, told) = site(router(Proxy::with(upstream, options(|to| to.first_byte = limit))));
+    // The connection to the backend stays.
+    assert_eq!(outer.get("/none").status, 404);
+    let first = settled(&outer);
+    let (mut client, late) = listens(&outer);
+    rest(&outer, first, 1);
+    assert_eq!(client.reply(late).status, 504);
+    // A backend that has failed is looked after.
+    let first = settled(&outer);
+    let stream = client.begin("GET", "/events", &[], true);
+    client.flush();
+    rest(&outer, first, 1);
+    free.set();
+    assert_eq!(client.reply(stream).text(), "news");
+    eventually("both are told", || {
+        let told = told.lock().unwrap();
+        told.iter().map(|(status, _)| *status).eq([504, 200])
+    });
+    assert!(outer.logged("within 6s"), "{:?}", outer.log);
 }
