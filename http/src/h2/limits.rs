@@ -33,7 +33,8 @@ pub struct Limits {
     pub stream_window: u32,
     /// The size to which the window of one body grows, but at most half of `connection_window`. Default: no other bound.
     pub grown_window: u32,
-    /// The most bytes of all bodies that wait for their handlers. At least 65,535, and at most 2^31 - 1. Default: 256 KiB.
+    /// The most bytes of all bodies that wait for their handlers. At least 65,535, and at most 2^31 - 1. An upload is no faster than
+    /// half of it in a round trip. Default: 2 MiB.
     pub connection_window: u32,
     /// The most bytes of a frame's payload. At least 16,384, and at most 2^24 - 1. Default: 16,384.
     pub max_frame: u32,
@@ -83,7 +84,7 @@ impl Limits {
         heads_bytes: 512 << 10,
         stream_window: 65_535,
         grown_window: u32::MAX,
-        connection_window: 256 << 10,
+        connection_window: 2 << 20,
         max_frame: 16_384,
         head_bytes: 32 << 10,
         header_count: 100,

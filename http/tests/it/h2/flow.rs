@@ -110,7 +110,11 @@ fn frames_are_as_long_as_the_peer_allows() {
 
 #[test]
 fn bytes_that_a_handler_has_read_open_both_windows() {
-    let mut peer = Peer::server();
+    let limits = Limits {
+        connection_window: 256 << 10,
+        ..Limits::default()
+    };
+    let mut peer = Peer::server_with(&limits);
     peer.feed(&post(1));
     for _ in 0..3 {
         peer.feed(&data(1, &[0; 16_384], false));
@@ -138,6 +142,26 @@ fn bytes_that_a_handler_has_read_open_both_windows() {
     peer.feed(&data(1, &[0; 16_384], false));
     peer.connection.consumed(1, 16_384);
     assert_eq!(updates(&mut peer), [(1, 65_538)]);
+}
+
+#[test]
+fn a_client_far_away_may_fill_its_line() {
+    let mut peer = Peer::server();
+    peer.feed(&post(1));
+    let mut window = 65_535;
+    for _ in 0..200 {
+        peer.feed(&data(1, &[0; 16_384], false));
+        peer.connection.consumed(1, 16_384);
+        window -= 16_384;
+        let grown = updates(&mut peer);
+        window += grown
+            .iter()
+            .filter(|(stream, _)| *stream == 1)
+            .map(|(_, by)| i64::from(*by))
+            .sum::<i64>();
+    }
+    // 100 ms and 5 MB a second need half a megabyte on the way.
+    assert!((512 << 10..=1 << 20).contains(&window), "{window}");
 }
 
 #[test]

@@ -288,7 +288,7 @@ fn a_connection_announces_its_settings() {
     assert_eq!(entries(&sent[0].payload), expected);
     assert_eq!(
         (sent[1].kind, &sent[1].payload[..]),
-        (WINDOW_UPDATE, &(196_609u32).to_be_bytes()[..])
+        (WINDOW_UPDATE, &((2u32 << 20) - 65_535).to_be_bytes()[..])
     );
     let client = Connection::client(&Limits::default(), now);
     assert!(client.output().starts_with(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"));

@@ -86,7 +86,7 @@ const RULES: &[Rule] = &[
     ("5.2.1, 6.9.1", "as much DATA as the stream's window", AsServer, Fine, || [vec![post(1)], vec![data(1, &[0; 16_384], false); 3], vec![data(1, &[0; 16_383], false)]].concat().concat()),
     ("5.2.1, 6.9.1", "padding counts", AsServer, Stream(1, FLOW), || [vec![post(1)], vec![data(1, &[0; 16_384], false); 3], vec![raw(DATA, PADDED, 1, &[[1].as_slice(), &[0; 16_383]].concat())]].concat().concat()),
     ("5.2.1, 6.9.1", "more DATA than the connection's window", AsServer, Connection(FLOW), || {
-        let streams = (0..5).map(|n| [vec![post(2 * n + 1)], vec![data(2 * n + 1, &[0; 16_383], false); 4]].concat());
+        let streams = (0..33).map(|n| [vec![post(2 * n + 1)], vec![data(2 * n + 1, &[0; 16_383], false); 4]].concat());
         streams.flatten().collect::<Vec<_>>().concat()
     }),
     ("6.9", "an increment of 0 on a stream", AsServer, Stream(1, PROTOCOL), || [post(1), window(1, 0)].concat()),
