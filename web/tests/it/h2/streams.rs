@@ -225,7 +225,7 @@ fn a_response_before_the_end_of_the_body_ends_the_upload_without_an_error() {
     client.until("the response", |client| client.replies[&stream].is_over());
     assert_eq!(client.replies[&stream].text(), "enough");
     // The unread bytes are given back to the window of the connection.
-    for _ in 0..20 {
+    for _ in 0..40 {
         let reply = client.send("POST", "/early", &[], &[b'x'; 60_000]);
         assert_eq!((reply.status, reply.text()), (200, "enough"));
     }
