@@ -494,7 +494,7 @@ impl<'a> RequestBody<'a> {
     /// The state of the body, for a request that rests. All bytes of a [`preview`](RequestBody::preview) must have been read.
     #[cfg(any(feature = "fastcgi", feature = "proxy"))]
     pub(crate) fn pause(&self) -> Paused {
-        debug_assert!(self.ahead.is_none() && !self.awaited);
+        debug_assert!(self.ahead.is_none() && (!self.awaited || self.is_done()));
         Paused {
             decoder: self.decoder.clone(),
             length: self.length,

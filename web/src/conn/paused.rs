@@ -34,6 +34,11 @@ pub(crate) trait Unfinished: Any {
     /// Whether its head has been written. Otherwise the burst that goes on needs the head of the request once more.
     fn has_begun(&self) -> bool;
 
+    /// The memory that it holds, in bytes, apart from a few fields.
+    fn bytes(&self) -> usize {
+        0
+    }
+
     /// Whether the code of the body goes on.
     fn is_ready(&self) -> bool;
 
@@ -91,7 +96,8 @@ enum Heard {
 impl Conn {
     /// Rests until the code of the body has something to do. The connection stays busy: a drain waits for the response.
     pub(super) fn rest_paused(&mut self, mut paused: Box<Paused>) -> AfterBurst {
-        let bytes = PAUSED_BYTES + paused.head.len() + paused.received.capacity();
+        let held = paused.response.as_ref().map_or(0, |response| response.bytes());
+        let bytes = PAUSED_BYTES + paused.head.len() + paused.received.capacity() + held;
         paused.charge.resize(bytes);
         self.set_stage(Stage::Paused(paused));
         AfterBurst::Sleep(None)

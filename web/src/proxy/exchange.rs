@@ -6,7 +6,6 @@
 
 use std::borrow::Cow;
 use std::io;
-use std::time::Duration;
 
 use http::{StatusCode, Version};
 use osier::Cancelled;
@@ -21,9 +20,6 @@ use crate::upstream::affinity::Affinity;
 use crate::upstream::attempt::{Attempted, Failed, Unanswered, is_idempotent, while_sending};
 use crate::upstream::carrier::Carrier;
 use crate::{IntoResponse, Request, Response};
-
-/// The time for a backend that has just sent something to go on, where no more is left.
-const LEAST_WAIT: Duration = Duration::from_millis(1);
 
 /// Returns the request target for the backend.
 ///
@@ -97,6 +93,11 @@ impl Silent {
             by,
             is_first,
         })
+    }
+
+    /// The memory that it holds of the request, in bytes.
+    pub(super) fn bytes(&self) -> usize {
+        self.sender.bytes()
     }
 
     /// Waits until the backend has sent bytes, or no longer may.
@@ -286,7 +287,7 @@ fn proceed(
     waited: io::Result<()>,
 ) -> Result<Outcome, Failed<Failure>> {
     let is_stream = backend.carrier().is_none_or(|carrier| carrier.lease().is_none());
-    let found = match waited.and_then(|()| go_on_waiting(settings, sender, &backend)) {
+    let found = match waited {
         Ok(()) => {
             let upgrade = asked.upgrade.filter(|_| !is_stream);
             read_head(settings, request, &mut backend, upgrade)
@@ -294,16 +295,6 @@ fn proceed(
         Err(error) => Err(NoHead::Broken { error, begun: false }),
     };
     respond(settings, request, sender, backend, found).map_err(|failure| failed(failure, sender, asked))
-}
-
-/// Sets the time that is left for the head. It counts from the end of the request.
-fn go_on_waiting(settings: &Settings, sender: &Sender, backend: &BackendResponse) -> io::Result<()> {
-    let carrier = backend.carrier().ok_or(io::ErrorKind::NotConnected)?;
-    let (limit, over) = (settings.options.first_byte, sender.progress().over.get());
-    let waited = over.map_or(Duration::ZERO, |over| {
-        osier::time::now().saturating_duration_since(over)
-    });
-    carrier.set_timeouts(limit.saturating_sub(waited).max(LEAST_WAIT), limit)
 }
 
 /// Makes the response of this head.

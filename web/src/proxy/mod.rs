@@ -46,7 +46,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::StatusCode;
 use osier::fiber::Activity;
 use osier_http::Limits;
 use osier_http::path::canonical_part;
@@ -362,20 +361,19 @@ impl Proxy {
     }
 
     /// Same as [`answer`](Proxy::answer), for [`Handler::answering`]: a body that has not arrived is received without a stack, and so is a
-    /// backend waited for that has sent nothing for a second.
+    /// backend waited for that has the whole request and has sent nothing for a second.
+    ///
+    /// A function that changes the request for the time of this call, such as [`Request::with_headers`], has to do so again when the proxy goes
+    /// on: see [`Answer::around`].
     ///
     /// # Suspends
     ///
-    /// As `answer` does, but not until the client has sent the body, and for at most a second until the backend responds, if it has the
-    /// whole request.
+    /// As `answer` does, but not until the client has sent the body, and not for long until the backend sends the first byte of its response.
     ///
     /// # Cancellation
     ///
     /// As for `answer`.
     pub fn answer_after_body(&self, request: &mut Request<'_>) -> Answer {
-        if self.0.internal.is_some() {
-            internal::take_choice(request);
-        }
         let target = match exchange::target(&self.0, request) {
             Ok(target) => target,
             Err(response) => return response.into(),
@@ -406,12 +404,16 @@ impl Proxy {
 
     /// Runs a part of an exchange, as long as the client stays.
     fn run(&self, request: &mut Request<'_>, part: impl FnOnce(&mut Request<'_>) -> Passed) -> Answer {
+        // Each part may write the head of the request, and fields that were removed during another one are there again.
+        if self.0.internal.is_some() {
+            internal::take_choice(request);
+        }
         let (mut part, mut silent) = (Some(part), None);
         let response = while_client_stays(request, &mut |request| match part.take().map(|part| part(request)) {
             Some(Passed::Response(response)) => response,
             waits => {
                 silent = waits;
-                Response::new(StatusCode::OK)
+                Response::internal_error("no part of the exchange has made a response")
             }
         });
         if let Some(Passed::Silent(silent)) = silent {
@@ -427,7 +429,7 @@ impl Proxy {
     #[cold]
     fn wait(&self, silent: Box<Silent>) -> Answer {
         let proxy = self.clone();
-        Answer::after_wait(Activity::Network, async move {
+        Answer::after_wait(Activity::Network, silent.bytes(), async move {
             let waited = silent.head_arrives().await;
             let go_on: GoOn = Box::new(move |request| {
                 proxy.run(request, |request| exchange::go_on(&proxy.0, request, *silent, waited))

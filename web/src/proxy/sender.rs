@@ -154,7 +154,16 @@ impl Sender {
     /// Gives back memory that is not needed before the request is sent again.
     pub(super) fn shrink(&mut self) {
         buffers::give_head(std::mem::take(&mut self.head));
+        if self.spool.is_some() && self.whole.is_none() {
+            // The spool has it.
+            (self.piece, self.sent, self.data) = (Vec::new(), 0, 0..0);
+        }
         self.piece.shrink_to_fit();
+    }
+
+    /// The memory that it holds apart from the spool, in bytes.
+    pub(super) fn bytes(&self) -> usize {
+        self.piece.capacity()
     }
 
     /// Whether the backend has taken the whole request.

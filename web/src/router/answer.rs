@@ -46,6 +46,8 @@ pub(crate) struct AfterWait {
     /// Ends with the wait.
     pub(crate) code: Pin<Box<dyn Future<Output = GoOn>>>,
     pub(crate) waits_for: Activity,
+    /// The memory that it holds, in bytes, apart from a few fields.
+    pub(crate) bytes: usize,
 }
 
 /// A handler that waits for the body of its request.
@@ -70,9 +72,12 @@ impl Answer {
 
     /// Makes an answer that `code` leads to. The handler has the body of the request. If the client leaves, `code` is dropped.
     #[cfg(feature = "proxy")]
-    pub(crate) fn after_wait(waits_for: Activity, code: impl Future<Output = GoOn> + 'static) -> Answer {
-        let code = Box::pin(code);
-        Answer(Kind::AfterWait(AfterWait { code, waits_for }))
+    pub(crate) fn after_wait(waits_for: Activity, bytes: usize, code: impl Future<Output = GoOn> + 'static) -> Answer {
+        Answer(Kind::AfterWait(AfterWait {
+            code: Box::pin(code),
+            waits_for,
+            bytes,
+        }))
     }
 
     /// Changes the response by `change`: now, or once there is one.
@@ -90,7 +95,7 @@ impl Answer {
                 answer.map(request, change)
             }),
             #[cfg(feature = "proxy")]
-            Kind::AfterWait(AfterWait { code, waits_for }) => Answer::after_wait(waits_for, async move {
+            Kind::AfterWait(AfterWait { code, waits_for, bytes }) => Answer::after_wait(waits_for, bytes, async move {
                 let go_on = code.await;
                 let go_on: GoOn = Box::new(move |request| go_on(request).map(request, change));
                 go_on
@@ -132,7 +137,7 @@ impl Answer {
                 run(around, request, Box::new(move |request| then(request, body)))
             }),
             #[cfg(feature = "proxy")]
-            Kind::AfterWait(AfterWait { code, waits_for }) => Answer::after_wait(waits_for, async move {
+            Kind::AfterWait(AfterWait { code, waits_for, bytes }) => Answer::after_wait(waits_for, bytes, async move {
                 let go_on = code.await;
                 let go_on: GoOn = Box::new(move |request| run(around, request, go_on));
                 go_on
@@ -192,7 +197,9 @@ impl Answer {
                 then(request, body).wait(request)
             }
             #[cfg(feature = "proxy")]
-            Kind::AfterWait(AfterWait { code, waits_for: what }) => {
+            Kind::AfterWait(AfterWait {
+                code, waits_for: what, ..
+            }) => {
                 let mut code = Some(code);
                 while_client_stays(request, &mut |request| {
                     let Some(code) = code.take() else {

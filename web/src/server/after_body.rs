@@ -3,6 +3,7 @@
 use std::mem;
 
 use osier::fiber::Activity;
+use osier_http::Head;
 
 use crate::Request;
 use crate::body::spool::Spool;
@@ -15,9 +16,8 @@ use crate::server::received::{Held, Received};
 use crate::server::served::{CLIENT_GONE, Client};
 
 impl Burst<'_> {
-    /// Takes what the request holds, which goes on without a fiber.
-    pub(crate) fn hold(&self, request: &mut Request<'_>, waits_for: Activity) -> Held {
-        let head = request.head;
+    /// Takes what the request holds, which goes on without a fiber. The client has sent `head`, which the handler may have changed.
+    pub(crate) fn hold(&self, (head, request): (&Head<'_>, &mut Request<'_>), waits_for: Activity) -> Held {
         self.marks.slow.leave_fiber(|| {
             let client = Client::of(self.peer, &self.marks).address().0;
             format!("{} {}, {client}", head.method(), head.target())
@@ -41,7 +41,7 @@ impl Burst<'_> {
     #[inline(never)]
     pub(crate) fn wait_for_body(
         &self,
-        request: &mut Request<'_>,
+        (head, request): (&Head<'_>, &mut Request<'_>),
         answer: Option<Answer>,
         may_rest: bool,
     ) -> Result<Option<Answer>, After> {
@@ -61,7 +61,7 @@ impl Burst<'_> {
             Err(failed) => Err(failed),
             Ok(false) => {
                 let received = Received {
-                    held: self.hold(request, Activity::Client),
+                    held: self.hold((head, request), Activity::Client),
                     spool,
                     failed: None,
                     limits,
@@ -78,7 +78,7 @@ impl Burst<'_> {
             }
         };
         let mut answer = None;
-        let _ = self.catch(request.head, || answer = Some(then(request, body)));
+        let _ = self.catch(head, || answer = Some(then(request, body)));
         Ok(answer)
     }
 }

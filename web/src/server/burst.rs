@@ -648,7 +648,10 @@ impl<'b> Burst<'b> {
             }),
         };
 
-        self.end_watch(head);
+        match done {
+            Err(After::Pause(_) | After::Receive(_)) => self.leave_watch(),
+            _ => self.end_watch(head),
+        }
         self.marks.timing.end();
         let body = &mut request.body;
         if body.may_be_slow() && done.is_ok() {
@@ -744,10 +747,10 @@ impl<'b> Burst<'b> {
         #[cfg(any(feature = "fastcgi", feature = "proxy"))]
         if answer.as_ref().is_some_and(|answer| !answer.is_ready()) {
             let is_apart = route.is_some_and(|route| route.stack_bytes.is_some());
-            answer = self.wait_for_body(request, answer, !is_apart && self.peer.transport().is_some())?;
+            answer = self.wait_for_body((head, request), answer, !is_apart && self.peer.transport().is_some())?;
             #[cfg(feature = "proxy")]
             {
-                answer = self.wait_for(request, answer, may_rest && !is_apart)?;
+                answer = self.wait_for((head, request), answer, may_rest && !is_apart)?;
             }
         }
         let answer = answer.get_or_insert_with(|| Response::plain(StatusCode::INTERNAL_SERVER_ERROR).into());

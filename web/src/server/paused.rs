@@ -222,7 +222,10 @@ impl Burst<'_> {
             peer: self.peer.packed_addr(),
         };
         let done = describe_request(&words, || self.send_rest(head, response, may_pause));
-        self.end_watch(head);
+        match done {
+            Err(After::Pause(_)) => self.leave_watch(),
+            _ => self.end_watch(head),
+        }
         self.marks.timing.end();
         if done.is_ok() {
             self.restore_pace();

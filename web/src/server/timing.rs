@@ -46,6 +46,11 @@ impl Burst<'_> {
         }
     }
 
+    /// Ends this part of the current request, which goes on in another burst.
+    pub(crate) fn leave_watch(&self) {
+        self.marks.slow.clear();
+    }
+
     #[cold]
     fn log_slow(&self, head: &Head<'_>, ended: Stamp) {
         let Some(started) = self.marks.timing.started() else {

@@ -35,6 +35,13 @@ impl Unfinished for Unbegun {
         false
     }
 
+    fn bytes(&self) -> usize {
+        match &self.waiting.wait {
+            Wait::Lasts(wait) => wait.bytes,
+            Wait::IsOver(_) => 0,
+        }
+    }
+
     fn is_ready(&self) -> bool {
         matches!(self.waiting.wait, Wait::IsOver(_))
     }
@@ -85,7 +92,7 @@ impl Burst<'_> {
     #[inline(never)]
     pub(crate) fn wait_for(
         &self,
-        request: &mut Request<'_>,
+        (head, request): (&Head<'_>, &mut Request<'_>),
         answer: Option<Answer>,
         may_rest: bool,
     ) -> Result<Option<Answer>, After> {
@@ -95,10 +102,10 @@ impl Burst<'_> {
         };
         // A request that goes on without its client must not end with it.
         if may_rest && request.gone == Gone::Default && request.body.is_done() && self.output.may_rest() {
-            return Err(self.rest(request, wait));
+            return Err(self.rest((head, request), wait));
         }
         let mut answer = None;
-        let _ = self.catch(request.head, || {
+        let _ = self.catch(head, || {
             answer = Some(Answer(Kind::AfterWait(wait)).wait(request).into());
         });
         Ok(answer)
@@ -109,12 +116,12 @@ impl Burst<'_> {
     /// # Suspends
     ///
     /// Until the client has taken the responses before this one.
-    fn rest(&self, request: &mut Request<'_>, wait: AfterWait) -> After {
+    fn rest(&self, (head, request): (&Head<'_>, &mut Request<'_>), wait: AfterWait) -> After {
         if self.output.flush().is_err() {
-            self.observe(Some(request.head), CLIENT_GONE, 0);
+            self.observe(Some(head), CLIENT_GONE, 0);
             return After::Gone;
         }
-        let held = self.hold(request, wait.waits_for);
+        let held = self.hold((head, request), wait.waits_for);
         After::Pause(Box::new(Paused {
             head: Box::default(),
             response: Some(Box::new(Unbegun {

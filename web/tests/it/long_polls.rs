@@ -4,13 +4,14 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
+use osier::sync::Event;
 use osier_web::proxy::Proxy;
-use osier_web::{Answer, Route, Router};
+use osier_web::{Answer, IntoResponse, Request, Route, Router};
 
 use crate::common::backend::{Asked, Backend, options, router};
 use crate::common::{PATIENCE, eventually};
 use crate::pauses::{asks, directed, rest, resting, site, told_of};
-use crate::tls;
+use crate::{tls, tls_proxy};
 
 const REPLY: &str = "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nnews";
 
@@ -133,7 +134,7 @@ fn a_route_may_let_the_backend_finish_for_a_client_that_has_left() {
 }
 
 #[test]
-fn the_patience_includes_the_time_before_the_rest() {
+fn the_patience_ends_a_rest() {
     let (backend, _go) = directed(|conn, _| {
         conn.rest();
     });
@@ -322,4 +323,143 @@ fn a_handler_that_asks_for_the_response_waits_for_it() {
     thread::sleep(Duration::from_millis(1_500)); // the same
     drop(client);
     eventually("the backend is free", || backend.open() == 0);
+}
+
+#[test]
+fn the_rest_of_a_response_may_come_after_the_time_for_its_first_byte() {
+    let (backend, go) = directed(|conn, go| {
+        for part in [
+            "HTTP/1.1 103 Early Hints\r\n\r\n",
+            "HTTP/1.1 200 OK\r\nContent-",
+            "Length: 4\r\n\r\nnews",
+        ] {
+            go.recv_timeout(PATIENCE).unwrap();
+            conn.send(part);
+        }
+    });
+    let limit = Duration::from_secs(4);
+    let (site, _) = site(router(backend.proxy_with(options(|to| to.first_byte = limit))));
+    let mut client = site.connect();
+    asks(&mut client, "/poll", "1.1");
+    rest(&site, 1);
+    go.send(()).unwrap();
+    assert_eq!(client.head().0, 103);
+    for _ in 0..2 {
+        thread::sleep(Duration::from_secs(2)); // together longer than the limit
+        go.send(()).unwrap();
+    }
+    assert_eq!(client.reply().text(), "news");
+}
+
+#[test]
+fn a_body_that_came_uninvited_does_not_keep_it_from_resting() {
+    let (backend, go) = directed(|conn, go| {
+        go.recv_timeout(PATIENCE).unwrap();
+        conn.send(REPLY);
+    });
+    for body in [
+        "Content-Length: 5\r\n\r\nhello",
+        "Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
+    ] {
+        let (site, told) = site(router(backend.proxy()));
+        let mut client = site.connect();
+        client.send(format!(
+            "PUT /poll HTTP/1.1\r\nHost: t\r\nExpect: 100-continue\r\n{body}"
+        ));
+        rest(&site, 1);
+        go.send(()).unwrap();
+        assert_eq!(client.reply().text(), "news");
+        assert_eq!(told_of(&told, "/poll"), [(200, 4)]);
+    }
+}
+
+#[test]
+fn a_client_chooses_no_file_in_any_part_of_an_exchange() {
+    let (go, waits) = mpsc::channel::<()>();
+    let waits = Mutex::new(waits);
+    let backend = Backend::start(move |_, conn| {
+        let asked = conn.request().unwrap();
+        // The first attempt of the poll ends without a response.
+        if asked.head.starts_with("GET") && waits.lock().unwrap().recv_timeout(PATIENCE).is_ok() {
+            return;
+        }
+        conn.send(REPLY);
+    });
+    let proxy = backend.proxy().on_internal(|_, _| "a file".into_response());
+    let names = ["x-env"];
+    let router = Router::new().fallback_answering(move |request| {
+        let proxy = proxy.clone();
+        let answer = request.with_headers(&names, [("x-env", b"prod")], |request| proxy.answer_after_body(request));
+        answer.unwrap().around(move |request, go_on| {
+            let answer = request.with_headers(&names, [("x-env", b"prod")], go_on);
+            answer.unwrap()
+        })
+    });
+    let (site, _) = site(router);
+    let fields = "Host: t\r\nX-Accel-Mapping: /x=/protected\r\nX-Sendfile-Type: X-Accel-Redirect\r\nX-Env: test\r\n";
+    let mut client = site.connect();
+    client.send(format!("GET /poll HTTP/1.1\r\n{fields}\r\n"));
+    rest(&site, 1);
+    go.send(()).unwrap();
+    eventually("there is a second attempt", || backend.accepted() == 2);
+    drop(go);
+    assert_eq!(client.reply().text(), "news");
+    client.send(format!("PUT /poll HTTP/1.1\r\n{fields}Content-Length: 5\r\n\r\n"));
+    rest(&site, 1);
+    client.send("hello");
+    assert_eq!(client.reply().text(), "news");
+    let heads = backend.heads.lock().unwrap();
+    assert_eq!(heads.len(), 3);
+    for head in heads.iter().map(|head| head.to_ascii_lowercase()) {
+        assert!(
+            head.contains("x-env: prod\r\n") && !head.contains("x-env: test"),
+            "{head}"
+        );
+        assert!(!head.contains("x-accel") && !head.contains("x-sendfile"), "{head}");
+    }
+}
+
+#[test]
+fn it_rests_behind_a_backend_with_tls() {
+    let free = Arc::new(Event::manual());
+    let waits = free.clone();
+    let news = move |_: &mut Request<'_>| {
+        waits.wait();
+        "news"
+    };
+    let backend = tls::site(Router::new().get("/poll", news), |server| server);
+    let upstream = tls_proxy::upstream(backend.addr).build().unwrap();
+    let (site, _) = site(router(Proxy::new(upstream)));
+    let mut client = site.connect();
+    asks(&mut client, "/poll", "1.1");
+    rest(&site, 1);
+    free.set();
+    assert_eq!(client.reply().text(), "news");
+}
+
+#[test]
+fn a_slow_request_is_logged_once_while_it_rests() {
+    let (backend, go) = directed(|conn, go| {
+        go.recv_timeout(PATIENCE).unwrap();
+        conn.send(REPLY);
+    });
+    let proxy = backend.proxy();
+    let router = Router::new().fallback_answering(move |request| {
+        request.set_slow(Duration::from_secs(1));
+        // The log names what the client has asked for.
+        request.retarget("/other").unwrap();
+        proxy.answer_after_body(request)
+    });
+    let (site, _) = site(router);
+    let mut client = site.connect();
+    asks(&mut client, "/poll", "1.1");
+    rest(&site, 1);
+    eventually("it is logged", || !site.log.lock().unwrap().is_empty());
+    go.send(()).unwrap();
+    assert_eq!(client.reply().text(), "news");
+    let log = site.log.lock().unwrap();
+    assert!(
+        log.len() == 1 && log[0].contains("GET /poll") && log[0].contains(" so far"),
+        "{log:?}"
+    );
 }

@@ -68,7 +68,7 @@ fn connector(set: impl FnOnce(ConnectorBuilder) -> ConnectorBuilder) -> Connecto
 }
 
 /// Backends at `addr` that are called localhost.
-fn upstream(addr: SocketAddr) -> Builder {
+pub fn upstream(addr: SocketAddr) -> Builder {
     Upstream::builder("app")
         .backend(addr.to_string().parse().unwrap())
         .tls(connector(|builder| builder))

@@ -143,6 +143,11 @@ impl Http1Response {
             }
             let received = match self.wait(&mut on_and_on!(may_stop && !*begun)) {
                 Ok(false) => return Err(NoHead::Silent),
+                // Behind TLS it may be a record without data.
+                Ok(true) if may_stop && !*begun => match self.receive_arrived() {
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
+                    received => received,
+                },
                 Ok(true) => self.receive(),
                 Err(error) => Err(error),
             };
@@ -205,6 +210,16 @@ impl Http1Response {
     fn is_too_early(&self) -> bool {
         self.lease()
             .is_ok_and(|lease| lease.is_too_early(self.progress.taken.get()))
+    }
+
+    /// Receives what has arrived, or fails with `WouldBlock`.
+    fn receive_arrived(&mut self) -> io::Result<usize> {
+        self.make_room();
+        let carrier = self.carrier.as_deref();
+        let lease = carrier.and_then(Carrier::lease).ok_or(io::ErrorKind::NotConnected)?;
+        let count = lease.transport().try_read(&mut self.buffer[self.unread.end..])?;
+        self.unread.end += count;
+        Ok(count)
     }
 
     fn receive(&mut self) -> io::Result<usize> {

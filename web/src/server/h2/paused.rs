@@ -46,7 +46,8 @@ struct Resting {
 
 impl Resting {
     fn new(mut paused: Box<Paused>, request: Arc<RequestHead>, stream: Stream, ends: Ends) -> Resting {
-        paused.charge.resize(PAUSED_BYTES);
+        let held = paused.response.as_ref().map_or(0, |response| response.bytes());
+        paused.charge.resize(PAUSED_BYTES + held);
         Resting {
             response: Unreported(paused.response.take(), request),
             paused,
