@@ -121,7 +121,7 @@ pub(crate) type TunnelHook = Box<dyn FnOnce(&EndedTunnel<'_>) + Send>;
 /// shutdown at the drop.
 #[cfg_attr(not(feature = "proxy"), allow(dead_code, reason = "only the proxy has tunnels"))]
 pub struct TunnelReport {
-    /// In a lock only because batches of connections are shared by threads.
+    /// A lock, because threads share batches of connections.
     hook: Mutex<Option<TunnelHook>>,
     backend: String,
     began: Instant,

@@ -77,7 +77,7 @@ fn a_full_disk_is_told_and_leaves_nothing_behind() {
     assert_eq!(left, 1, "the small upload alone");
 }
 
-/// What finds no room in the file waits with the backend.
+/// A part that finds no room in the file waits with the backend.
 #[test]
 fn a_response_that_a_full_disk_cannot_hold_reaches_a_slow_client_whole() {
     let folder = testkit::Folder::new();
