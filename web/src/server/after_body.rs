@@ -31,15 +31,35 @@ impl Burst<'_> {
         }
     }
 
+    /// Replaces an answer that waits by a response. Leaves the request to the connection if it `may_rest`.
+    ///
+    /// # Suspends
+    ///
+    /// As the handler does. If the request may not rest, until what it waits for is there.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn wait_for(
+        &self,
+        (head, request): (&Head<'_>, &mut Request<'_>),
+        answer: &mut Option<Answer>,
+        may_rest: bool,
+    ) -> Result<(), After> {
+        let has_connection = self.peer.transport().is_some();
+        *answer = self.wait_for_body((head, request), answer.take(), may_rest && has_connection)?;
+        #[cfg(feature = "proxy")]
+        {
+            *answer = self.wait_for_code((head, request), answer.take(), may_rest)?;
+        }
+        Ok(())
+    }
+
     /// Calls the function that makes the response from the body of the request, if the body has arrived. Leaves the request to the
     /// connection otherwise, or receives the body here if the request may not rest.
     ///
     /// # Suspends
     ///
     /// Where the function does, and while a file is written. Until the body has arrived, if the request may not rest.
-    #[cold]
-    #[inline(never)]
-    pub(crate) fn wait_for_body(
+    fn wait_for_body(
         &self,
         (head, request): (&Head<'_>, &mut Request<'_>),
         answer: Option<Answer>,

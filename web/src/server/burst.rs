@@ -648,10 +648,7 @@ impl<'b> Burst<'b> {
             }),
         };
 
-        match done {
-            Err(After::Pause(_) | After::Receive(_)) => self.leave_watch(),
-            _ => self.end_watch(head),
-        }
+        self.end_watch(head, matches!(done, Err(After::Pause(_) | After::Receive(_))));
         self.marks.timing.end();
         let body = &mut request.body;
         if body.may_be_slow() && done.is_ok() {
@@ -727,7 +724,7 @@ impl<'b> Burst<'b> {
         let Found { endpoint, route, .. } = *found;
         let head = request.head;
         let mut answer = None;
-        #[cfg(feature = "proxy")]
+        #[cfg(any(feature = "fastcgi", feature = "proxy"))]
         let may_rest = received.as_ref().is_none_or(Resumed::may_rest);
         // After a panic there is no answer, so the server sends its own.
         if let Some(received) = received {
@@ -746,12 +743,8 @@ impl<'b> Burst<'b> {
         }
         #[cfg(any(feature = "fastcgi", feature = "proxy"))]
         if answer.as_ref().is_some_and(|answer| !answer.is_ready()) {
-            let is_apart = route.is_some_and(|route| route.stack_bytes.is_some());
-            answer = self.wait_for_body((head, request), answer, !is_apart && self.peer.transport().is_some())?;
-            #[cfg(feature = "proxy")]
-            {
-                answer = self.wait_for((head, request), answer, may_rest && !is_apart)?;
-            }
+            let has_own_stack = route.is_some_and(|route| route.stack_bytes.is_some());
+            self.wait_for((head, request), &mut answer, may_rest && !has_own_stack)?;
         }
         let answer = answer.get_or_insert_with(|| Response::plain(StatusCode::INTERNAL_SERVER_ERROR).into());
         let response = answer.response();

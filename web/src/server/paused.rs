@@ -222,10 +222,7 @@ impl Burst<'_> {
             peer: self.peer.packed_addr(),
         };
         let done = describe_request(&words, || self.send_rest(head, response, may_pause));
-        match done {
-            Err(After::Pause(_)) => self.leave_watch(),
-            _ => self.end_watch(head),
-        }
+        self.end_watch(head, matches!(done, Err(After::Pause(_))));
         self.marks.timing.end();
         if done.is_ok() {
             self.restore_pace();

@@ -37,10 +37,10 @@ impl Resumed {
     }
 
     /// Whether the connection may wait once more without a stack.
-    #[cfg(feature = "proxy")]
     pub(crate) fn may_rest(&self) -> bool {
         match self {
             Resumed::Received(_) => true,
+            #[cfg(feature = "proxy")]
             Resumed::Waiting(waiting) => waiting.may_rest,
         }
     }

@@ -34,21 +34,20 @@ impl Burst<'_> {
         marks.slow.watch(self.peer.worker.slow.add(due, entry));
     }
 
-    /// Ends the watch of the current request. Logs a request that was too slow while its worker, kept busy by this request or by
-    /// others, could not run the watch.
+    /// Ends the watch of the current request, unless it `goes_on` in another burst. Logs a request that was too slow while its worker,
+    /// kept busy by this request or by others, could not run the watch.
     #[inline]
-    pub(crate) fn end_watch(&self, head: &Head<'_>) {
+    pub(crate) fn end_watch(&self, head: &Head<'_>, goes_on: bool) {
         let Some(due) = self.marks.slow.due() else { return };
+        if goes_on {
+            self.marks.slow.clear();
+            return;
+        }
         let ended = self.marks.timing.ended();
         let is_logged = self.marks.slow.end();
         if ended > due && !is_logged {
             self.log_slow(head, ended);
         }
-    }
-
-    /// Ends this part of the current request, which goes on in another burst.
-    pub(crate) fn leave_watch(&self) {
-        self.marks.slow.clear();
     }
 
     #[cold]

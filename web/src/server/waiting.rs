@@ -88,9 +88,7 @@ impl Burst<'_> {
     /// # Suspends
     ///
     /// As the handler does, if the request may not rest.
-    #[cold]
-    #[inline(never)]
-    pub(crate) fn wait_for(
+    pub(crate) fn wait_for_code(
         &self,
         (head, request): (&Head<'_>, &mut Request<'_>),
         answer: Option<Answer>,
