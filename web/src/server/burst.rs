@@ -410,6 +410,7 @@ impl<'b> Burst<'b> {
 
     /// Serves the one request of a stream.
     #[cfg(feature = "h2")]
+    #[inline(never)]
     pub(crate) fn run_stream(&self, head: &Head<'_>) -> Option<After> {
         self.is_apart.set(true);
         let mut gone = Gone::Default;

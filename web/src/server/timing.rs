@@ -36,9 +36,15 @@ impl Burst<'_> {
 
     /// Ends the watch of the current request, unless it `goes_on` in another burst. Logs a request that was too slow while its worker,
     /// kept busy by this request or by others, could not run the watch.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn end_watch(&self, head: &Head<'_>, goes_on: bool) {
-        let Some(due) = self.marks.slow.due() else { return };
+        if let Some(due) = self.marks.slow.due() {
+            self.end_watch_at(due, head, goes_on);
+        }
+    }
+
+    #[cold]
+    fn end_watch_at(&self, due: Stamp, head: &Head<'_>, goes_on: bool) {
         if goes_on {
             self.marks.slow.clear();
             return;
