@@ -606,7 +606,7 @@ fn tunnels_take_no_place_of_requests_up_to_their_bound() {
 #[test]
 fn a_tunnel_holds_no_memory_for_its_head() {
     let mut peer = Peer::server_with(&Limits {
-        heads_bytes: 600,
+        heads_bytes: 1000,
         ..Limits::default()
     });
     for n in 0..20 {
