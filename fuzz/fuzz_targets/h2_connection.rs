@@ -23,6 +23,7 @@ fuzz_target!(|data: &[u8]| {
 fn run(pieces: &[&[u8]], now: Instant) -> h2_run::Outcome {
     let limits = Limits {
         max_streams: 4,
+        max_tunnels: 2,
         head_bytes: 500,
         header_count: 8,
         reset_burst: 5,
@@ -32,7 +33,7 @@ fn run(pieces: &[&[u8]], now: Instant) -> h2_run::Outcome {
     let mut connection = Connection::server(&limits, now);
     let take = |connection: &mut Connection, event: Event<'_>| serve(connection, event, now);
     let outcome = h2_run::run(&mut connection, pieces, now, Role::Client, take);
-    assert!(connection.streams() <= 4);
+    assert!(connection.streams() <= (limits.max_streams + limits.max_tunnels) as usize);
     outcome
 }
 
