@@ -46,6 +46,7 @@ impl Connection {
         let Some(stream) = self.streams.get(id) else {
             return Err(CLOSED);
         };
+        let asks_for_tunnel = stream.is_connect && self.role == Role::Server;
         let code = match (stream.reset, stream.receiving) {
             (Some(ResetBy::Peer), _) => return Err(CLOSED),
             (Some(ResetBy::Us), _) => {
@@ -55,8 +56,9 @@ impl Connection {
             (None, Direction::Head) => return Ok((Purpose::Response, None)),
             (None, Direction::Ended) if stream.sending == Direction::Ended => return Err(CLOSED),
             (None, Direction::Ended) => ErrorCode::STREAM_CLOSED,
-            // RFC 9113 8.5: frames other than DATA "MUST be treated as a stream error" in a tunnel.
-            (None, Direction::Body) if stream.is_tunnel => ErrorCode::PROTOCOL_ERROR,
+            // RFC 9113 8.5: frames other than DATA "MUST be treated as a stream error" in a tunnel. A request for one has no trailer
+            // either: nothing would bound its memory, because the heads of tunnels do not count.
+            (None, Direction::Body) if stream.is_tunnel || asks_for_tunnel => ErrorCode::PROTOCOL_ERROR,
             (None, Direction::Body) => return Ok((Purpose::Trailers, None)),
         };
         let event = self.stream_error(id, code, now)?;

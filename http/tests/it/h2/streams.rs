@@ -618,6 +618,17 @@ fn a_tunnel_holds_no_memory_for_its_head() {
 }
 
 #[test]
+fn a_request_for_a_tunnel_has_no_trailer() {
+    let mut peer = Peer::server();
+    peer.feed(&headers(1, &EXTENDED_CONNECT, false));
+    assert_eq!(
+        peer.feed(&headers(1, &[("x", "y")], true)),
+        [Seen::Reset(1, ErrorCode::PROTOCOL_ERROR, false)],
+        "the memory of the trailer would be held without its bound"
+    );
+}
+
+#[test]
 fn a_tunnel_that_begins_before_the_settings_are_acknowledged_is_announced_then() {
     let mut peer = Peer::new(Connection::server(&Limits::default(), std::time::Instant::now()));
     peer.feed(&[&osier_http::h2::frame::PREFACE[..], &settings(&[])].concat());
