@@ -25,8 +25,8 @@ pub struct Limits {
     /// for requests. Further tunnels count in `max_streams`. Default: 100.
     pub max_tunnels: u32,
     /// The most bytes of the received heads and trailers of all streams, in memory. They count until
-    /// [`finish`](super::Connection::finish), or until a tunnel begins. A request beyond it is refused, and the stream of a response or a trailer is reset. An
-    /// interim response does not count: its owner is soon done with it. Default: 512 KiB.
+    /// [`finish`](super::Connection::finish), or until a tunnel begins. A request beyond it is refused, and the stream of a response or
+    /// a trailer is reset. An interim response does not count: its owner is soon done with it. Default: 512 KiB.
     pub heads_bytes: usize,
     /// The most bytes of one body that wait for their handler. While the handler reads as fast as the peer sends, the window grows to
     /// `grown_window`. At most 2^31 - 1. Default: 65,535.

@@ -114,10 +114,10 @@ pub fn sendfile(file: impl AsFd, offset: u64, len: u64, out: &(impl FileSink + ?
     }
 }
 
-/// Sends as [`sendfile`] does, and adds the number of bytes to `progress`. It calls `before` once the first bytes are in memory, right before they are sent.
-/// `before` writes the bytes that precede them on the stream, a head for example. A receiver that is woken by the head
-/// alone sleeps again before the file comes, and waking it twice costs more than the probes (measured for 1 MiB over
-/// loopback: 84 us of CPU against 76).
+/// Sends as [`sendfile`] does, and adds the number of bytes to `progress`. It calls `before` once the first bytes are in
+/// memory, right before they are sent. `before` writes the bytes that precede them on the stream, a head for example. A
+/// receiver that is woken by the head alone sleeps again before the file comes, and waking it twice costs more than the
+/// probes (measured for 1 MiB over loopback: 84 us of CPU against 76).
 ///
 /// It is not called when `len` is 0.
 ///
@@ -141,8 +141,9 @@ pub fn sendfile_after(
     send_part(part, out.stream(), before, progress, |stream, call| stream.send(call))
 }
 
-/// Sends the bytes of a part of a file that the stream takes at once, and adds their number to `progress`. It calls `before` as
-/// [`sendfile_after`] does. So it waits for the disk, but not for the peer. A connection that has only a file left to send needs no stack while its peer is slow; see
+/// Sends the bytes of a part of a file that the stream takes at once, and adds their number to `progress`. It calls
+/// `before` as [`sendfile_after`] does. So it waits for the disk, but not for the peer. A connection that has only a
+/// file left to send needs no stack while its peer is slow; see
 /// [`AfterBurst::SleepUntilWritable`](crate::dormant::AfterBurst::SleepUntilWritable).
 ///
 /// # Suspends

@@ -163,8 +163,8 @@ impl<'a> Served<'a> {
         self.marks.timing.times(self.nanos)
     }
 
-    /// The time for which it waited for its worker, if [running](crate::Phase::Run) was all that it did since, as most requests do: code that
-    /// adds up times then needs no [`times`](Served::times). `None` if it has suspended, or if its connection was accepted for it.
+    /// The time for which it waited for its worker, if [running](crate::Phase::Run) was all that it did since, as most requests do: code
+    /// that adds up times then needs no [`times`](Served::times). `None` if it has suspended, or if its connection was accepted for it.
     #[inline]
     pub fn queued(&self) -> Option<Duration> {
         self.marks.timing.queued().map(Duration::from_nanos)
@@ -188,7 +188,8 @@ impl<'a> Served<'a> {
     }
 
     /// Calls `hook` once the tunnel that [begins](Served::begins_tunnel) has ended, in general on the worker that had it, or once another
-    /// process has it after an upgrade. The last hook counts. Without a tunnel, `hook` is dropped. It runs in a destructor: it must not suspend, and its panic is logged and goes no further.
+    /// process has it after an upgrade. The last hook counts. Without a tunnel, `hook` is dropped. It runs in a destructor: it must not
+    /// suspend, and its panic is logged and goes no further.
     ///
     /// ```
     /// use osier_web::{Router, Server, proxy::Proxy, upstream::Upstream};
