@@ -29,7 +29,7 @@ pub enum TunnelEnd {
     WriteTimeout,
     /// Neither side sent a byte within the idle timeout.
     IdleTimeout,
-    /// The server was shutting down.
+    /// The server was shutting down, or the other process of an upgrade did not take the tunnel.
     Shutdown,
     /// The server needed the memory, and the client took nothing.
     Evicted,

@@ -331,6 +331,8 @@ impl Successor {
                 parts.iter().for_each(|(link, part)| part.left(link));
                 dialog.finish(Message::Done);
                 self.end_sender();
+                // Connections that a new process which stops has not taken end here, and their tunnels are told of.
+                drop(dialog.take_back());
             }
             Err(why) if self.has_ended(child) => {
                 self.serve_again(&servers);
@@ -636,10 +638,15 @@ fn set_closes(servers: &[Registered], closes: Closes) {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
+
     use osier::time::VirtualClock;
 
     use super::super::new::Arriving;
     use super::*;
+    use crate::conn::handover::dialog::Moving;
+    use crate::conn::handover::record::Record;
+    use crate::conn::tunnel::{EndedTunnel, TunnelEnd, TunnelReport};
     use crate::{Router, Server};
 
     #[test]
@@ -710,6 +717,62 @@ mod tests {
             assert!(lives(id), "nobody may end a process that serves");
             let id = rustix::process::Pid::from_raw(id as i32).unwrap();
             rustix::process::kill_process(id, rustix::process::Signal::KILL).unwrap();
+        });
+    }
+
+    /// A tunnel on its way. The end is noted.
+    fn tunnel(ends: &Arc<Mutex<Vec<TunnelEnd>>>) -> Moving {
+        let ends = Arc::clone(ends);
+        let hook = Box::new(move |ended: &EndedTunnel<'_>| lock(&ends).push(ended.end()));
+        let socket = || osier::net::UnixStream::from(UnixStream::pair().unwrap().0).into();
+        Moving {
+            record: Record {
+                server: "web".into(),
+                peer: ([127, 0, 0, 1], 1).into(),
+                is_proxied: false,
+                is_fresh: false,
+                is_announced: false,
+                received: Vec::new(),
+                tls: None,
+                http2: None,
+                session: None,
+                tunnel: None,
+            },
+            socket: socket(),
+            backend: None,
+            report: Some(TunnelReport::new(hook, "backend")),
+        }
+    }
+
+    #[test]
+    fn tunnels_that_a_process_which_stops_has_not_taken_are_told_of() {
+        osier::run(|| {
+            let spawn = |theirs| {
+                drop(osier::spawn(move || {
+                    let (sending, mut receiving) = channel::open(theirs).unwrap();
+                    let ready = Message::Ready { servers: Vec::new() };
+                    for message in [hello(), ready, Message::Accepting, Message::Stopping] {
+                        sending.send(&message, &[]).unwrap();
+                    }
+                    while let Some((message, _)) = receiving.receive().unwrap()
+                        && !matches!(message, Message::Connections { .. })
+                    {}
+                }));
+                Ok(None)
+            };
+            let successor = Upgrade::made(None).start_by(&Program::new("/none"), spawn).unwrap();
+            let ends = Arc::default();
+            assert!(successor.dialog.post_connection(tunnel(&ends)));
+            // A message ends the batch, so the second tunnel stays in the queue.
+            successor.dialog.post(Message::Leaving);
+            assert!(successor.dialog.post_connection(tunnel(&ends)));
+            assert_eq!(successor.hand_over(|| ()), Ok(()));
+            // The sender may still let go of its batch.
+            let begun = osier::time::now();
+            while lock(&ends).len() < 2 && since(begun) < ANSWER {
+                osier::sleep(TICK);
+            }
+            assert_eq!(*lock(&ends), [TunnelEnd::Shutdown; 2]);
         });
     }
 
