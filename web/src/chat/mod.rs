@@ -286,6 +286,10 @@ impl Chat {
     /// While guests are in two processes, the old one puts the lines of both in order. So no guest misses a line or gets one twice. In
     /// a [shared](Chat::shared) chat that holds for the lines of guests of the two; a line of another server may be missed or come twice
     /// at the moment at which the new process begins to listen to the broker itself.
+    ///
+    /// # Panics
+    ///
+    /// With an empty name.
     #[cfg(feature = "upgrade")]
     pub fn upgradable(&self, upgrade: &crate::upgrade::Upgrade, name: &str) {
         upgrade.part(name, &self.0);

@@ -56,7 +56,7 @@
 //!                                                     ◀──    Hello, Ready, or Refused
 //!   Part …, Go                                        ──▶    serves
 //!                                                     ◀──    Accepting
-//!   Part "closed"                                     ──▶    is alone: see `wait_until_alone`
+//!   Part ""                                           ──▶    is alone: see `wait_until_alone`
 //!   Part …, Connections …                             ──▶    answers Taken, then touches the connections
 //!   Done                                              ──▶
 //! ```
@@ -184,9 +184,9 @@ const LISTENERS: &str = "listeners ";
 /// The name of items with the sockets to earlier processes.
 const ELDERS: &str = "elders";
 
-/// The name of the message by which the old process says that it accepts no more connections. An older program takes it for a part that it
-/// does not have.
-const CLOSED: &str = "closed";
+/// The name of the message by which the old process says that it accepts no more connections. No part of an application has it. An older
+/// program takes it for a part that it does not have.
+const CLOSED: &str = "";
 
 impl Upgrade {
     /// Makes the upgrades of this process. In a process that an upgrade has started, it receives the items of the old process.
@@ -253,7 +253,12 @@ impl Upgrade {
 
     /// Registers a part of the application, under a name that it has in every version of the program. Call it before
     /// [`ready`](Upgrade::ready). If several parts have one name, the last one counts. The upgrades do not keep a part alive.
+    ///
+    /// # Panics
+    ///
+    /// With an empty name.
     pub fn part(&self, name: &str, part: &Arc<impl Part>) {
+        assert!(name != CLOSED, "a part needs a name");
         let part = Arc::downgrade(part);
         let mut parts = lock(&self.0.parts);
         parts.retain(|(_, part)| part.strong_count() > 0);
@@ -484,13 +489,10 @@ mod tests {
                 let upgrade = Upgrade::made(Some(osier::unblock(|| arriving.join().unwrap())));
                 upgrade.ready().unwrap();
                 let waiting = upgrade.clone();
-                let waiting = osier::spawn(move || {
-                    let begun = osier::time::now();
-                    waiting.wait_until_alone();
-                    osier::time::now().saturating_duration_since(begun)
-                });
+                let dialog = upgrade.predecessor().unwrap();
+                let waiting = osier::spawn(move || waiting.wait_until_alone());
                 osier::sleep(Duration::from_millis(20));
-                assert!(!waiting.is_finished());
+                assert!(!waiting.is_finished() && dialog.look(|heard| !heard.closed));
                 match ends {
                     true => drop((sending, receiving)),
                     false => {
@@ -498,7 +500,8 @@ mod tests {
                         sending.send(&Message::Part { name, bytes }, &[]).unwrap();
                     }
                 }
-                assert!(waiting.join().unwrap() < new::ALONE);
+                waiting.join().unwrap();
+                assert!(dialog.look(|heard| heard.closed), "it has waited as long as it may");
             });
         }
     }

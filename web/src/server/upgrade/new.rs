@@ -27,7 +27,7 @@ use crate::server::accept::on_worker;
 pub(super) const VARIABLE: &str = "OSIER_UPGRADE";
 
 /// The longest wait for the old process to close its listeners. It waits for a second itself.
-pub(super) const ALONE: Duration = Duration::from_secs(2);
+const ALONE: Duration = Duration::from_secs(2);
 
 /// The channel to the old process, of which everything up to `Start` has been read.
 pub(super) struct Arriving {
@@ -201,8 +201,9 @@ impl Upgrade {
     }
 
     /// Waits until the process that this one has taken over from accepts no more connections, for two seconds at most: until then some
-    /// clients still meet that process, and the listeners that this one does not have are still taken. Call it before you tell anybody
-    /// that this process has taken over. It returns at once in a process that no upgrade has started.
+    /// clients still meet that process, and the listeners that this one does not have are still taken. That process gives itself a second to
+    /// close its listeners: if its workers are busy for longer, some may still be open. Call it before you tell anybody that this process
+    /// has taken over. It returns at once in a process that no upgrade has started.
     ///
     /// # Suspends
     ///
