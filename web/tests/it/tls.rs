@@ -189,7 +189,7 @@ fn a_record_that_never_ends_is_a_head_that_never_comes() {
     let (reasons, ended) = mpsc::channel();
     let site = site(hello(), |server| {
         let timeouts = Timeouts {
-            header: Duration::from_millis(300),
+            header: Duration::from_secs(2),
             ..Timeouts::default()
         };
         server.timeouts(timeouts).on_connection(move |event| {
