@@ -141,7 +141,7 @@ fn serve_with(origin: Origin, log: &Arc<ErrorLog>, upgrade: Upgrade) -> Result<(
     let outcome = runtime.run(move || -> Result<End, Failure> {
         let (mut sites, listening) = Sites::start(origin, config, cache, process, opened)?;
         let requests = signals.watch()?;
-        begin(&mut sites, listening)?;
+        begin(&mut sites, listening, &requests)?;
         Ok(serve_requests(sites, &requests))
     });
     drop(runtime);
@@ -172,17 +172,19 @@ fn finish(end: End, spelling: &Spelling, say: &Say) {
     listeners::log_cut(cut, "", drain, spelling.drain, say);
 }
 
-/// Accepts connections, and starts what goes on beside them.
-fn begin(sites: &mut Sites, listening: Vec<Bound>) -> Result<(), Failure> {
+/// Accepts connections, and starts what goes on beside them. [`Asked::Alone`] follows.
+fn begin(sites: &mut Sites, listening: Vec<Bound>, requests: &Arc<Requests>) -> Result<(), Failure> {
     let gone = |error: io::Error| format!("cannot take over from the old process: {error}");
     sites.process.upgrade.wait_for_turn().map_err(gone)?;
     announce(sites, &listening);
     sites.accept(listening);
     sites.process.upgrade.adopt_connections();
-    // The PID file tells an operator that the old process is out of the way.
-    sites.process.upgrade.wait_until_alone();
-    sites.write_pid_file();
-    sites.process.notify.ready(&sites.config.summary());
+    let (upgrade, asked) = (sites.process.upgrade.clone(), Arc::clone(requests));
+    let waits = osier::fiber::Builder::new().name("upgrade: alone");
+    drop(waits.spawn(move || {
+        upgrade.wait_until_alone();
+        asked.add(Asked::Alone);
+    }));
     watchdog::start(&sites.process.notify)?;
     memory::keep(
         sites.config.memory,
@@ -218,11 +220,16 @@ fn watch_ticket_keys(tickets: Tickets, say: Say) {
     }));
 }
 
-/// Serves the requests that signals make, until the end of the server.
+/// Serves the requests that signals and upgrades make, until the end of the server.
 fn serve_requests(mut sites: Sites, requests: &Arc<Requests>) -> End {
     let mut upgrading = Upgrading::default();
     loop {
         match requests.next() {
+            Asked::Alone => {
+                // The PID file tells an operator that the old process is out of the way.
+                sites.write_pid_file();
+                sites.process.notify.ready(&sites.config.summary());
+            }
             Asked::Shutdown if upgrading.finish(&sites) => return sites.end_after_upgrade(),
             Asked::Shutdown => return shut_down(sites),
             Asked::Reload if upgrading.is_busy() => {

@@ -25,6 +25,8 @@ pub const SIGNAL_THREAD: &str = "osier-signals";
 /// A request made by a signal, or a step of an upgrade.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Asked {
+    /// The process before this one, if there is one, accepts no more connections.
+    Alone,
     Reload,
     Reopen,
     Upgrade,
@@ -37,7 +39,8 @@ pub enum Asked {
 
 /// The requests that may be made again before they are served, in the order in which they are served, with their bits
 /// in [`Requests::pending`].
-const REPEATABLE: [(Asked, u8); 5] = [
+const REPEATABLE: [(Asked, u8); 6] = [
+    (Asked::Alone, 32),
     (Asked::Reload, 1),
     (Asked::Reopen, 2),
     (Asked::Upgrade, 4),
@@ -125,11 +128,12 @@ mod tests {
     fn each_kind_is_one_request_and_a_shutdown_is_first() {
         osier::run(|| {
             let requests = Requests::default();
-            for asked in [Asked::Upgrade, Asked::Reload, Asked::Reopen, Asked::Reload] {
+            let alone = Asked::Alone;
+            for asked in [Asked::Upgrade, Asked::Reload, alone, Asked::Reopen, Asked::Reload] {
                 requests.add(asked);
             }
-            let next = [requests.next(), requests.next(), requests.next()];
-            assert_eq!(next, [Asked::Reload, Asked::Reopen, Asked::Upgrade]);
+            let next = [requests.next(), requests.next(), requests.next(), requests.next()];
+            assert_eq!(next, [alone, Asked::Reload, Asked::Reopen, Asked::Upgrade]);
             requests.add(Asked::Reload);
             requests.end.store(true, Ordering::Release);
             assert_eq!(requests.next(), Asked::Shutdown);

@@ -208,6 +208,58 @@ fn the_memory_of_heads_and_the_table_of_sent_fields_are_those_of_the_file() {
 }
 
 #[test]
+fn tunnels_have_as_much_room_of_their_own_as_the_file_says() {
+    // `CONNECT ws://x/chat` without an entry of the dynamic table.
+    let mut head = vec![0x86, 0x02, 7];
+    head.extend(b"CONNECT");
+    head.extend([0x04, 5]);
+    head.extend(b"/chat");
+    head.extend([0x01, 1, b'x']);
+    for (name, value) in [
+        (":protocol", "websocket"),
+        ("sec-websocket-version", "13"),
+        ("origin", "http://x"),
+    ] {
+        for text in [name, value] {
+            head.extend((text == name).then_some(0));
+            head.push(u8::try_from(text.len()).unwrap());
+            head.extend(text.as_bytes());
+        }
+    }
+    let site = SITE.replace("respond = \"hello\"", "path = \"/chat\"\nchat = {}");
+    for most in 0..=2 {
+        let sites = Sites::start(&format!(
+            "[[listen]]\naddress = \"127.0.0.1:0\"\nhttp2 = {{ max_streams = 7, max_tunnels = {most} }}\n{site}"
+        ));
+        let mut client = Client::connect(&sites, &[]);
+        client.until(SETTINGS);
+        client.send(SETTINGS, 1, 0, &[]);
+        let mut room = Vec::new();
+        for id in [1, 3, 5] {
+            client.send(HEADERS, 4, id, &head);
+            client.until(HEADERS);
+            client.send(PING, 0, 0, &[7; 8]);
+            loop {
+                match client.receive().expect("a PING") {
+                    Frame { kind: PING, .. } => break,
+                    Frame {
+                        kind: SETTINGS,
+                        payload,
+                        ..
+                    } if !payload.is_empty() => {
+                        assert_eq!(payload[..2], [0, 3], "SETTINGS_MAX_CONCURRENT_STREAMS");
+                        room.push(number(&payload[2..]));
+                        client.send(SETTINGS, 1, 0, &[]);
+                    }
+                    _ => {}
+                }
+            }
+        }
+        assert_eq!(room, (8..8 + most).collect::<Vec<u32>>());
+    }
+}
+
+#[test]
 fn more_streams_have_more_memory_for_heads() {
     // One head of 600 KB shows how much there is.
     let long = [GET, &[0x00, 0x01, b'a', 0x7f, 0xc1, 0xce, 0x24], &[b'b'; 600_000][..]].concat();
