@@ -241,7 +241,8 @@ impl Upgrade {
         Some(given.swap_remove(at).1)
     }
 
-    /// Takes the listening sockets of the old process's server of this name. `None` if it had no such server.
+    /// Takes the listening sockets of the old process's server of this name. `None` if it had no such server, or this process serves
+    /// already: those that nobody has taken are closed then.
     pub fn listeners(&self, name: &str) -> Option<Vec<Listener>> {
         let name = format!("{LISTENERS}{name}");
         let mut listeners = Vec::new();

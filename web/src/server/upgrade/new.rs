@@ -12,7 +12,7 @@ use osier::net::{Stream, TcpStream};
 use rustix::net::{AddressFamily, SocketType, sockopt};
 
 use super::part::Link;
-use super::{CLOSED, Item, Items, Upgrade, family_of};
+use super::{CLOSED, Item, Items, LISTENERS, Upgrade, family_of};
 use crate::conn::Conn;
 use crate::conn::handover::channel::{self, Receiving, Sending};
 use crate::conn::handover::dialog::{Dialog, Moving};
@@ -168,6 +168,8 @@ impl Upgrade {
                 None => return Err(gone()),
             }
         }
+        // Nobody would accept the connections of a socket that no server here has taken.
+        lock(&self.0.given).retain(|(name, _)| !name.starts_with(LISTENERS));
         {
             let mut elders = lock(&self.0.elders);
             elders.push(Arc::clone(&channel));
@@ -201,9 +203,11 @@ impl Upgrade {
     }
 
     /// Waits until the process that this one has taken over from accepts no more connections, for two seconds at most: until then some
-    /// clients still meet that process, and the listeners that this one does not have are still taken. That process gives itself a second to
-    /// close its listeners: if its workers are busy for longer, some may still be open. Call it before you tell anybody that this process
-    /// has taken over. It returns at once in a process that no upgrade has started.
+    /// clients still meet that process. It gives itself a second to stop: if its workers are busy for longer, some listeners may still be
+    /// open. Call it before you tell anybody that this process has taken over. It returns at once in a process that no upgrade has
+    /// started.
+    ///
+    /// The addresses of listeners that this process does not have are free when that process has ended.
     ///
     /// # Suspends
     ///
