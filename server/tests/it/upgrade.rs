@@ -238,6 +238,22 @@ fn sockets_of_systemd_are_taken_over() {
 }
 
 #[test]
+fn an_address_that_the_new_process_does_not_have_is_free_after_an_upgrade() {
+    let listen = |address: &str| format!("[[listen]]\naddress = \"{address}\"\n");
+    let text = file("", "x");
+    let both = format!("workers = 2\n{text}{}{}", listen("127.0.0.1:0"), listen("127.0.0.2:0"));
+    let mut sites = Serving::start(&both);
+    let one = both.replace(&listen("127.0.0.2:0"), "");
+    fs::write(sites.0.folder.join("site.toml"), one).unwrap();
+    sites.upgrade();
+    // The old process keeps its sockets, because it may have to serve again.
+    sites.first_has_ended();
+    let old = sites.0.addresses[1];
+    let next = Sites::start(&format!("{}{}", file("", "next"), listen(&old.to_string())));
+    assert_eq!(next.get("x", "/fixed").text(), "next");
+}
+
+#[test]
 fn a_unix_socket_keeps_its_file() {
     let text = format!(
         "{}[[listen]]\naddress = \"unix:socket\"\nmode = \"0600\"\n[[listen]]\naddress = \"127.0.0.1:0\"\n",
