@@ -159,21 +159,34 @@ pub(super) fn any_of(count: usize) -> usize {
 #[inline]
 #[track_caller]
 pub fn next<A: Arms>(mut arms: Pin<&mut A>, order: Order) -> impl Future<Output = A::Taken> {
-    assert!(
-        arms.is_any_enabled(),
-        "select!: no arm's condition is true, so it would wait for ever; add a `timeout`, `until` or `default` arm"
-    );
+    assert_can_end(&*arms, None);
     poll_fn(move |cx| poll(arms.as_mut(), order, cx))
 }
 
 /// Waits as [`next`] does. `None` says that `deadline` has passed.
+///
+/// # Panics
+///
+/// When no arm is enabled and there is no deadline.
 #[inline]
+#[track_caller]
 pub fn next_until<A: Arms>(
     mut arms: Pin<&mut A>,
     order: Order,
     deadline: Option<Instant>,
 ) -> impl Future<Output = Option<A::Taken>> {
+    assert_can_end(&*arms, deadline);
     until(deadline, move |cx| poll(arms.as_mut(), order, cx))
+}
+
+/// Panics if neither an arm nor the deadline could end the wait.
+#[inline]
+#[track_caller]
+fn assert_can_end<A: Arms>(arms: &A, deadline: Option<Instant>) {
+    assert!(
+        deadline.is_some() || arms.is_any_enabled(),
+        "select!: no arm's condition is true, so it would wait for ever; add a `timeout`, `until` or `default` arm"
+    );
 }
 
 /// Polls as [`next`] does. `None` says that no arm is ready now.
@@ -207,7 +220,9 @@ pub fn wait<A: Arms>(arms: Pin<&mut A>, order: Order) -> A::Taken {
 
 /// [`next_until`], waited for. The wait has a deadline of its own, which is cheaper than a second leaf.
 #[inline]
+#[track_caller]
 pub fn wait_until<A: Arms>(mut arms: Pin<&mut A>, order: Order, deadline: Option<Instant>) -> Option<A::Taken> {
+    assert_can_end(&*arms, deadline);
     wait::wait_or_unwind(deadline, |cx| poll(arms.as_mut(), order, cx))
 }
 

@@ -72,10 +72,11 @@ pub mod __private {
 /// | `pattern = future, if condition => body` | as above if the condition is true; else the arm is not there, and its future is not made |
 /// | `timeout duration => body` | runs when none was ready for so long; an `Option<Duration>` may be `None`, which is for ever |
 /// | `until instant => body` | runs when none was ready by then; an `Option<Instant>` may be `None`, which is never |
+/// | `timeout duration, if condition => body`, `until instant, if condition => body` | as above if the condition is true; else the arm is not there |
 /// | `default => body` | runs when none is ready now: nothing is waited for |
 ///
-/// At most one of the last three may stand. The other arms may be any in number and type, and the same source may be in
-/// several. A comma follows a body that is not a block. The value is that of the body that has run.
+/// At most one of `timeout`, `until` and `default` may stand. The other arms may be any in number and type, and the same
+/// source may be in several. A comma follows a body that is not a block. The value is that of the body that has run.
 ///
 /// When several futures are ready at once, each has its turn: the polling starts at another arm each time. With
 /// `biased;` before the arms it always starts at the first.
@@ -104,7 +105,7 @@ pub mod __private {
 /// # Panics
 ///
 /// If one of the futures does; the others are dropped. If no arm is there, because no condition is true, and there is
-/// neither `timeout`, `until` nor `default`. Where nothing may wait: in a future's poll or a callback, on a worker.
+/// neither `default` nor a `timeout` or `until` that ever comes. Where nothing may wait: in a future's poll or a callback, on a worker.
 #[macro_export]
 macro_rules! select {
     ($($arms:tt)*) => { $crate::__select!(@order blocking; $($arms)*) };
@@ -133,7 +134,7 @@ macro_rules! select {
 /// # Panics
 ///
 /// If one of the futures does; the others are dropped. If no arm is there, because no condition is true, and there is
-/// neither `timeout`, `until` nor `default`.
+/// neither `default` nor a `timeout` or `until` that ever comes.
 #[macro_export]
 macro_rules! select_async {
     ($($arms:tt)*) => { $crate::__select!(@order awaiting; $($arms)*) };
@@ -158,8 +159,22 @@ macro_rules! __select {
     (@arm $how:tt $else:tt $arms:tt $output:tt = $($rest:tt)+) => {
         $crate::__select!(@leaf $how $else $arms $output = $($rest)+)
     };
+    (@arm $how:tt $else:tt $arms:tt timeout $limit:expr, if $condition:expr => $($rest:tt)+) => {
+        $crate::__select!(@body $how $else $arms
+            (until {
+                if $condition { $crate::select::__private::after($limit) } else { ::core::option::Option::None }
+            })
+            $($rest)+)
+    };
     (@arm $how:tt $else:tt $arms:tt timeout $limit:expr => $($rest:tt)+) => {
         $crate::__select!(@body $how $else $arms (until { $crate::select::__private::after($limit) }) $($rest)+)
+    };
+    (@arm $how:tt $else:tt $arms:tt until $deadline:expr, if $condition:expr => $($rest:tt)+) => {
+        $crate::__select!(@body $how $else $arms
+            (until {
+                if $condition { $crate::select::__private::by($deadline) } else { ::core::option::Option::None }
+            })
+            $($rest)+)
     };
     (@arm $how:tt $else:tt $arms:tt until $deadline:expr => $($rest:tt)+) => {
         $crate::__select!(@body $how $else $arms (until { $crate::select::__private::by($deadline) }) $($rest)+)

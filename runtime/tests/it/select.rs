@@ -464,10 +464,65 @@ fn an_arm_whose_condition_is_false_is_not_there() {
 }
 
 #[test]
+fn a_time_limit_whose_condition_is_false_is_not_there() {
+    timeless(1).run(|| {
+        let limit = Some(SHORT);
+        for limited in [false, true] {
+            let late = if limited { "late" } else { "slept" };
+            let slept = || osier::time::Sleep::new(LONG);
+            assert_eq!(
+                select! { () = slept() => "slept", timeout SHORT, if limited => "late" },
+                late
+            );
+            assert_eq!(
+                select! { timeout limit, if limited => { "late" } () = slept() => "slept" },
+                late
+            );
+            let by = osier::time::now() + SHORT;
+            assert_eq!(
+                select! { () = slept() => "slept", until by, if limited => "late", },
+                late
+            );
+            let awaited = async {
+                select_async! { () = slept() => "slept", until by, if limited => "late" }
+            };
+            assert_eq!(osier::block_on(awaited), late);
+        }
+    });
+}
+
+#[test]
 fn a_select_that_could_never_end_panics() {
-    on(1).run(|| {
-        let caught = catch_unwind(|| select! { _ = ready(()), if false => {} });
+    fn assert_panics(select: impl FnOnce()) {
+        let caught = catch_unwind(AssertUnwindSafe(select));
         assert!(message(caught.unwrap_err()).contains("no arm's condition is true"));
+    }
+    on(1).run(|| {
+        let (no, never) = (false, None::<Instant>);
+        assert_panics(|| select! { _ = ready(()), if no => {} });
+        assert_panics(|| select! { _ = ready(()), if no => {}, timeout SHORT, if no => {} });
+        assert_panics(|| select! { _ = ready(()), if no => {}, until never => {} });
+        assert_panics(|| {
+            osier::block_on(async {
+                select_async! { _ = ready(()), if no => {} }
+            })
+        });
+        assert_panics(|| {
+            osier::block_on(async {
+                select_async! { _ = ready(()), if no => {}, timeout SHORT, if no => {} }
+            })
+        });
+    });
+}
+
+#[test]
+fn a_time_limit_beyond_the_range_of_the_clock_waits_for_the_arms() {
+    on(1).run(|| {
+        let slept = || osier::time::Sleep::new(SHORT);
+        assert!(select! { () = slept() => true, timeout Duration::MAX => false });
+        assert!(osier::block_on(async {
+            select_async! { () = slept() => true, timeout Duration::MAX => false }
+        }));
     });
 }
 
