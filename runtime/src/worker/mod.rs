@@ -141,6 +141,8 @@ pub(crate) struct Worker {
     connection: &'static Location<'static>,
     /// Blocking calls completed since the last suspension of any fiber.
     completed: Cell<u32>,
+    /// When the first few of them had completed.
+    completed_since: Cell<Stamp>,
     /// Connections at rest.
     resting: Cell<usize>,
     next_id: Cell<u64>,
@@ -190,6 +192,7 @@ impl Worker {
             trimmers: Trimmers::default(),
             connection: Location::caller(),
             completed: Cell::new(0),
+            completed_since: Cell::new(Stamp::of_machine()),
             resting: Cell::new(0),
             next_id: Cell::new(remote.next_fiber.load(Ordering::Relaxed)),
             first_id: remote.next_fiber.load(Ordering::Relaxed),

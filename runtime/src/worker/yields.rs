@@ -1,13 +1,17 @@
 //! How a fiber lets others run: it yields to those that are ready, or gives way to those as well whose event has come.
 //!
-//! A fiber that makes many calls in a row, none of which has to wait, yields by itself.
+//! A fiber that makes many calls in a row, none of which has to wait, yields by itself. If it also computes between them, as one that
+//! compresses a file does, it gives way by itself.
 
-use super::Worker;
+use super::{TURN, Worker};
 use crate::wait::Waits;
 use crate::worker::core::Core;
 
 /// A fiber may complete this many blocking calls without suspending.
 const CALLS_BUDGET: u32 = 128;
+/// The first call at which the clock is looked at: a look costs as much as a quick call, and most fibers wait before it. The others are at
+/// powers of two, so the calls since a look take about as long as those before it.
+const CALLS_AT_LEAST: u32 = 8;
 
 impl Worker {
     /// Suspends the fiber and queues it behind the others that are ready.
@@ -39,21 +43,32 @@ impl Worker {
         }
     }
 
-    /// Counts a blocking call that did not block. A fiber that makes too many in a row yields.
+    /// Counts a blocking call that did not block. A fiber that makes too many in a row, or computes for too long between them, lets
+    /// others run.
     #[inline]
     pub(crate) fn count_ready_call(&self, core: &Core<'_>) {
         let completed = self.completed.get() + 1;
         self.completed.set(completed);
-        if completed >= CALLS_BUDGET {
-            self.yield_for_budget(core);
+        if completed >= CALLS_AT_LEAST && completed.is_power_of_two() {
+            self.look_at_calls(core, completed);
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn yield_for_budget(&self, core: &Core<'_>) {
-        self.completed.set(0);
-        core.run_hooks();
-        self.yield_fiber(core);
+    fn look_at_calls(&self, core: &Core<'_>, completed: u32) {
+        // The clock of the runtime: a simulation is the same on a slow machine.
+        let now = self.clock.stamp();
+        if completed == CALLS_AT_LEAST {
+            self.completed_since.set(now);
+        } else if now.since(self.completed_since.get()) >= TURN {
+            self.completed.set(0);
+            core.run_hooks();
+            self.give_way(core);
+        } else if completed >= CALLS_BUDGET {
+            self.completed.set(0);
+            core.run_hooks();
+            self.yield_fiber(core);
+        }
     }
 }

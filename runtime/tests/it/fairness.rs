@@ -134,6 +134,7 @@ fn steps_until_a_socket_is_served(compute: impl FnOnce(&osier::Runtime, Arc<Atom
     stop.store(true, Ordering::SeqCst);
     drop(client);
     echo.join().unwrap();
+    assert!(steps.load(Ordering::SeqCst) > 0, "no step was computed");
     waits.sort();
     waits[10]
 }
@@ -158,6 +159,37 @@ fn a_fiber_that_computes_and_yields_lets_the_worker_look_at_its_sockets() {
         }));
     });
     assert!(steps <= 16, "{steps} steps of 0.5 ms pass before a socket is served");
+}
+
+#[test]
+fn a_fiber_that_computes_between_calls_lets_the_worker_look_at_its_sockets() {
+    let file = |steps: Arc<AtomicUsize>, stop: Arc<AtomicBool>| {
+        let mut byte = [0];
+        while !stop.load(Ordering::SeqCst) {
+            let mut file = osier::fs::File::open(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml")).unwrap();
+            // In memory, so no read waits.
+            while file.read(&mut byte).unwrap() > 0 && !stop.load(Ordering::SeqCst) {
+                step(&steps);
+            }
+        }
+    };
+    let lock = |steps: Arc<AtomicUsize>, stop: Arc<AtomicBool>| {
+        let counter = osier::sync::Mutex::new(0);
+        while !stop.load(Ordering::SeqCst) {
+            *counter.lock() += 1;
+            step(&steps);
+        }
+    };
+    let steps = steps_until_a_socket_is_served(|runtime, steps, stop| drop(runtime.spawn(move || file(steps, stop))));
+    assert!(
+        steps <= 32,
+        "{steps} steps of 0.5 ms between reads of a file pass before a socket is served"
+    );
+    let steps = steps_until_a_socket_is_served(|runtime, steps, stop| drop(runtime.spawn(move || lock(steps, stop))));
+    assert!(
+        steps <= 32,
+        "{steps} steps of 0.5 ms between locks pass before a socket is served"
+    );
 }
 
 #[test]
