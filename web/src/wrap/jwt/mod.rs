@@ -26,8 +26,36 @@
 //! - The fields of [`Options::pass`] are removed from every request first, in every spelling, so a client cannot send
 //!   its own.
 //!
-//! A refusal is a 401 whose `WWW-Authenticate` says why (RFC 6750 section 3), or a 403 if a claim has another value
-//! than [`Options::claims`] demands.
+//! A refusal by the wrap is a 401 whose `WWW-Authenticate` says why (RFC 6750 section 3), or a 403 if a claim has
+//! another value than [`Options::claims`] demands.
+//!
+//! [`Jwt::verify`] takes a token from anywhere: where it is optional, or stands behind another word than `Bearer`.
+//!
+//! ```
+//! use osier_web::wrap::jwt::{Jwt, Keys};
+//! use osier_web::{Rejection, Request, Router, http::StatusCode, test::Client};
+//!
+//! fn article(request: &mut Request<'_>) -> Result<String, Rejection> {
+//!     let Some(field) = request.header_str("authorization") else { return Ok("hello, stranger\n".into()) };
+//!     let token = field.strip_prefix("Token ").ok_or(Rejection::new(StatusCode::UNAUTHORIZED, "send a token\n"))?;
+//!     let jwt: &Jwt = request.state()?;
+//!     let claims = jwt.verify(token, osier::time::system_now());
+//!     let claims = claims.map_err(|invalid| Rejection::new(invalid.status(), format!("{invalid}\n")))?;
+//!     Ok(format!("hello, {}\n", claims.text("sub").unwrap_or_default()))
+//! }
+//!
+//! let keys = Keys::secret(b"a secret of at least 32 bytes: ...")?;
+//! let client = Client::new(Router::new().get("/", article).state(Jwt::new(keys)));
+//! assert_eq!(client.get("/").send().text(), "hello, stranger\n");
+//! // {"alg":"HS256"}.{"sub":"jake","exp":4102444800}, signed with the secret.
+//! let token = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJqYWtlIiwiZXhwIjo0MTAyNDQ0ODAwfQ.M0358IzF1FFS_qkT730jcSqmNPcj8ybiDw1DEy1OZV0";
+//! assert_eq!(client.get("/").header("authorization", format!("Token {token}")).send().text(), "hello, jake\n");
+//! assert_eq!(client.get("/").header("authorization", "Token x.y.z").send().status(), 401);
+//! # Ok::<(), String>(())
+//! ```
+//!
+//! This module makes no tokens. A program that issues them uses a crate that does, with the same secret or the
+//! private key.
 
 mod keys;
 mod token;
