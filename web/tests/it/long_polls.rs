@@ -10,7 +10,7 @@ use osier_web::{Answer, IntoResponse, Request, Route, Router};
 
 use crate::common::backend::{Asked, Backend, options, router};
 use crate::common::{PATIENCE, eventually};
-use crate::pauses::{asks, directed, rest, resting, site, told_of};
+use crate::pauses::{WAYS, asks, directed, leave, rest, resting, site, told_of};
 use crate::{tls, tls_proxy};
 
 const REPLY: &str = "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nnews";
@@ -87,21 +87,13 @@ fn a_client_that_leaves_frees_the_backend_at_once() {
         conn.rest();
     });
     let (site, told) = site(router(backend.proxy()));
-    for how in ["close", "half-close", "reset", "close behind a request"] {
+    for how in WAYS {
         told.lock().unwrap().clear();
         let mut client = site.connect();
         asks(&mut client, "/poll", "1.1");
         rest(&site, 1);
         assert_eq!(backend.open(), 1);
-        match how {
-            "half-close" => client.finish_sending(),
-            "reset" => client.reset(),
-            "close" => drop(client),
-            _ => {
-                client.send("GET / HTTP/1.1\r\n");
-                drop(client);
-            }
-        }
+        let _kept = leave(client, how);
         eventually("the backend is free", || backend.open() == 0);
         eventually("it is told", || told_of(&told, "/poll") == [(499, 0)]);
         rest(&site, 0);

@@ -59,6 +59,23 @@ pub fn told_of(told: &Told, target: &str) -> Vec<(u16, u64)> {
     lines.map(|(_, status, bytes, _)| (*status, *bytes)).collect()
 }
 
+/// The ways in which a client leaves.
+pub const WAYS: [&str; 4] = ["close", "half-close", "reset", "close behind a request"];
+
+/// Leaves in one of the [`WAYS`]. Returns a client that has only half closed.
+pub fn leave(mut client: Client, how: &str) -> Option<Client> {
+    match how {
+        "half-close" => {
+            client.finish_sending();
+            return Some(client);
+        }
+        "reset" => client.reset(),
+        "close" => drop(client),
+        _ => client.send("GET / HTTP/1.1\r\n"),
+    }
+    None
+}
+
 /// A backend that serves each connection by `script`, which waits for the words of a test.
 pub fn directed(
     script: impl Fn(&mut Conn, &mpsc::Receiver<()>) + Send + Sync + 'static,
@@ -186,7 +203,7 @@ fn a_client_that_leaves_frees_the_backend_at_once() {
         conn.rest();
     });
     let (site, told) = site(router(backend.proxy()));
-    for how in ["close", "half-close", "reset", "close behind a request"] {
+    for how in WAYS {
         told.lock().unwrap().clear();
         let mut client = site.connect();
         asks(&mut client, "/events", "1.1");
@@ -194,15 +211,7 @@ fn a_client_that_leaves_frees_the_backend_at_once() {
         client.take("0004\r\nlast\r\n".len() - 1);
         rest(&site, 1);
         assert_eq!(backend.open(), 1);
-        match how {
-            "half-close" => client.finish_sending(),
-            "reset" => client.reset(),
-            "close" => drop(client),
-            _ => {
-                client.send("GET / HTTP/1.1\r\n");
-                drop(client);
-            }
-        }
+        let _kept = leave(client, how);
         eventually("the backend is free", || backend.open() == 0);
         eventually("it is told", || told_of(&told, "/events") == [(200, 4)]);
         rest(&site, 0);
