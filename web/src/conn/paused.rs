@@ -18,7 +18,7 @@ use std::task::{Context, Poll};
 
 use http::Extensions;
 use osier::dormant::AfterBurst;
-use osier::memory::Charge;
+use osier::memory::{Account, Charge};
 #[cfg(feature = "h2")]
 use osier_http::Head;
 
@@ -63,12 +63,24 @@ pub(crate) struct Paused {
     pub(crate) received: Vec<u8>,
     /// Whether the response may pause once more.
     pub(crate) may_pause: bool,
-    /// The request's. A policy counts the request by a value among them.
+    /// The request's. A policy counts the request by a value among them. Empty before the response has begun: the request keeps them.
     pub(crate) extensions: Extensions,
     pub(crate) charge: Charge,
 }
 
 impl Paused {
+    /// Makes one whose request is to be filled in.
+    pub(crate) fn new(response: impl Unfinished) -> Paused {
+        Paused {
+            head: Box::default(),
+            response: Some(Box::new(response)),
+            received: Vec::new(),
+            may_pause: true,
+            extensions: Extensions::new(),
+            charge: Account::REQUESTS.charge(0),
+        }
+    }
+
     pub(super) fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         match &mut self.response {
             Some(response) => response.poll_ready(cx),

@@ -126,6 +126,10 @@ impl<'r> Asked<'r> {
 }
 
 /// Forwards the request with this [`target`]. Returns the response, or an error response.
+///
+/// # Suspends
+///
+/// Until there is a connection, and then for not long until the backend responds, if it has the whole request.
 pub(super) fn pass(settings: &Settings, request: &mut Request<'_>, target: &str, mut sender: Sender) -> Passed {
     let asked = Asked::of(settings, request);
     let upstream = &settings.upstream;
@@ -138,6 +142,10 @@ pub(super) fn pass(settings: &Settings, request: &mut Request<'_>, target: &str,
 }
 
 /// Goes on with a request whose backend has been waited for.
+///
+/// # Suspends
+///
+/// As [`pass`] does, and while the head arrives.
 pub(super) fn go_on(settings: &Settings, request: &mut Request<'_>, silent: Silent, waited: io::Result<()>) -> Passed {
     let asked = Asked::of(settings, request);
     let Silent {

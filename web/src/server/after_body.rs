@@ -13,16 +13,12 @@ use crate::conn::serve::After;
 use crate::router::answer::{AfterBody, Answer, Kind};
 use crate::server::burst::Burst;
 use crate::server::received::{Held, Received};
-use crate::server::served::{CLIENT_GONE, Client};
+use crate::server::served::CLIENT_GONE;
 
 impl Burst<'_> {
     /// Takes what the request holds, which goes on without a fiber. The client has sent `head`, which the handler may have changed.
     pub(crate) fn hold(&self, (head, request): (&Head<'_>, &mut Request<'_>), waits_for: Activity) -> Held {
-        self.marks.slow.leave_fiber(|| {
-            let client = Client::of(self.peer, &self.marks).address().0;
-            format!("{} {}, {client}", head.method(), head.target())
-        });
-        self.marks.timing.leave_fiber(waits_for);
+        self.leave_fiber(head, waits_for);
         Held {
             body: request.body.pause(),
             marks: self.marks.clone(),

@@ -10,9 +10,10 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
-use http::{Extensions, StatusCode};
+#[cfg(feature = "h2")]
+use http::Extensions;
+use http::StatusCode;
 use osier::fiber::{RequestWords, describe_request, waits_for};
-use osier::memory::Account;
 use osier_http::{Head, Sent, Slots, Transfer};
 
 use crate::conn::close::CloseReason;
@@ -108,28 +109,17 @@ impl Burst<'_> {
     /// Leaves the rest of a response to the connection.
     #[cold]
     pub(crate) fn pause(&self, head: &Head<'_>, begun: Begun, passed: u64, paused: PausedCode) -> Box<Paused> {
-        self.marks.slow.leave_fiber(|| {
-            let client = Client::of(self.peer, &self.marks).address().0;
-            format!("{} {}, {client}", head.method(), head.target())
-        });
-        self.marks.timing.leave_fiber(paused.waits_for);
-        Box::new(Paused {
-            head: Box::default(),
-            response: Some(Box::new(PausedResponse {
-                body: Body::Waits(paused),
-                begun,
-                passed,
-                since: osier::time::coarse_now(),
-                marks: self.marks.clone(),
-                client: Client::of(self.peer, &self.marks).address(),
-                server: self.peer.worker.server.clone(),
-                app: self.app.observing(),
-            })),
-            received: Vec::new(),
-            may_pause: true,
-            extensions: Extensions::new(),
-            charge: Account::REQUESTS.charge(0),
-        })
+        self.leave_fiber(head, paused.waits_for);
+        Box::new(Paused::new(PausedResponse {
+            body: Body::Waits(paused),
+            begun,
+            passed,
+            since: osier::time::coarse_now(),
+            marks: self.marks.clone(),
+            client: Client::of(self.peer, &self.marks).address(),
+            server: self.peer.worker.server.clone(),
+            app: self.app.observing(),
+        }))
     }
 
     /// Goes on with a response that has paused, and then serves the requests behind it. A response that has not begun is that of the first

@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Weak;
 
+use osier::fiber::Activity;
 use osier::time::Stamp;
 use osier_http::Head;
 
@@ -32,6 +33,15 @@ impl Burst<'_> {
             list: Weak::new(),
         };
         marks.slow.watch(self.peer.worker.slow.add(due, entry));
+    }
+
+    /// Notes that the current request goes on without a fiber.
+    pub(crate) fn leave_fiber(&self, head: &Head<'_>, waits_for: Activity) {
+        self.marks.slow.leave_fiber(|| {
+            let client = Client::of(self.peer, &self.marks).address().0;
+            format!("{} {}, {client}", head.method(), head.target())
+        });
+        self.marks.timing.leave_fiber(waits_for);
     }
 
     /// Ends the watch of the current request, unless it `goes_on` in another burst. Logs a request that was too slow while its worker,

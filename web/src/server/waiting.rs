@@ -1,14 +1,12 @@
 //! A request whose handler waits for a future, such as a long poll: its response has not begun.
 //!
-//! The burst that has called the handler leaves an [`Unbegun`] response to the connection, which waits for it as for a response that has paused. The
-//! next burst reads the head again and goes on with the handler.
+//! The burst that has called the handler leaves an [`Unbegun`] response to the connection, which waits for it as for a response that has
+//! paused. The next burst reads the head again and goes on with the handler.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use http::Extensions;
-use osier::memory::Account;
 use osier_http::{Head, Slots};
 
 use crate::Request;
@@ -120,23 +118,15 @@ impl Burst<'_> {
             return After::Gone;
         }
         let held = self.hold((head, request), wait.waits_for);
-        After::Pause(Box::new(Paused {
-            head: Box::default(),
-            response: Some(Box::new(Unbegun {
-                waiting: Box::new(Waiting {
-                    held,
-                    wait: Wait::Lasts(wait),
-                    may_rest: true,
-                }),
-                client: Client::of(self.peer, &self.marks).address(),
-                server: self.peer.worker.server.clone(),
-                app: self.app.observing(),
-            })),
-            received: Vec::new(),
-            may_pause: true,
-            // They are in `held`.
-            extensions: Extensions::new(),
-            charge: Account::REQUESTS.charge(0),
-        }))
+        After::Pause(Box::new(Paused::new(Unbegun {
+            waiting: Box::new(Waiting {
+                held,
+                wait: Wait::Lasts(wait),
+                may_rest: true,
+            }),
+            client: Client::of(self.peer, &self.marks).address(),
+            server: self.peer.worker.server.clone(),
+            app: self.app.observing(),
+        })))
     }
 }

@@ -162,10 +162,10 @@ fn a_backend_that_leaves_is_replaced_once_where_that_is_safe() {
         client.send(format!(
             "{method} /poll HTTP/1.1\r\nHost: t\r\nContent-Length: 6\r\n\r\na word"
         ));
-        for _ in 0..accepted {
+        for attempt in 1..=accepted {
+            eventually("the attempt begins", || backend.accepted() == attempt);
             rest(&site, 1);
             go.send(()).unwrap();
-            thread::sleep(Duration::from_millis(300)); // the second attempt begins meanwhile
         }
         assert_eq!((client.reply().status, backend.accepted()), (status, accepted));
     }
@@ -179,10 +179,10 @@ fn the_second_attempt_is_the_last() {
     let (site, _) = site(router(backend.proxy()));
     let mut client = site.connect();
     asks(&mut client, "/poll", "1.1");
-    for _ in 0..2 {
+    for attempt in 1..=2 {
+        eventually("the attempt begins", || backend.accepted() == attempt);
         rest(&site, 1);
         go.send(()).unwrap();
-        thread::sleep(Duration::from_millis(300)); // the second attempt begins meanwhile
     }
     assert_eq!((client.reply().status, backend.accepted()), (502, 2));
 }

@@ -214,15 +214,18 @@ impl Http1Response {
 
     /// Receives what has arrived, or fails with `WouldBlock`.
     fn receive_arrived(&mut self) -> io::Result<usize> {
-        self.make_room();
-        let carrier = self.carrier.as_deref();
-        let lease = carrier.and_then(Carrier::lease).ok_or(io::ErrorKind::NotConnected)?;
-        let count = lease.transport().try_read(&mut self.buffer[self.unread.end..])?;
-        self.unread.end += count;
-        Ok(count)
+        self.receive_by(|lease, into, _| lease.transport().try_read(into))
     }
 
     fn receive(&mut self) -> io::Result<usize> {
+        self.receive_by(read)
+    }
+
+    #[inline]
+    fn receive_by(
+        &mut self,
+        read: impl FnOnce(&Lease, &mut [u8], Option<&Progress>) -> io::Result<usize>,
+    ) -> io::Result<usize> {
         self.make_room();
         let carrier = self.carrier.as_deref();
         let lease = carrier.and_then(Carrier::lease).ok_or(io::ErrorKind::NotConnected)?;
