@@ -34,6 +34,8 @@ pub struct Tally {
     counted: bool,
     /// True between a program's "successes:" and its "failures:" or its result.
     is_of_passed: bool,
+    /// Whether the output of the shown test is now that of a harness which the test has run, up to its result.
+    nested: bool,
     /// How many lines of the failed test that is being shown were kept.
     complained: usize,
     /// Kept lines, each with the test that it is about.
@@ -56,6 +58,7 @@ impl Tally {
         self.long.clear();
         self.shown = None;
         self.is_of_passed = false;
+        self.nested = false;
     }
 
     /// Says that the current program has ended badly. Tests that hang are named.
@@ -84,20 +87,20 @@ impl Tally {
 
     /// Reads a line; false if nobody needs to see it.
     pub fn take(&mut self, line: &str) -> bool {
-        if line == "successes:" || line == "failures:" || self.is_result(line) {
-            self.is_of_passed = line == "successes:";
-            self.shown = None;
+        if self.nested || self.shown.is_some() && is_start(line) {
+            self.nested = !is_result(line);
+            self.count_skip(line);
+        } else {
+            if line == "successes:" || line == "failures:" || is_result(line) {
+                self.is_of_passed = line == "successes:";
+                self.shown = None;
+            }
+            self.count(line);
         }
-        self.count(line);
         if !self.is_of_passed {
             self.complain(line);
         }
         !self.is_of_passed
-    }
-
-    /// Whether a line is the result of a program. In the output of a test, it is that of a harness which the test has run.
-    fn is_result(&self, line: &str) -> bool {
-        line.starts_with("test result: ") && self.shown.is_none()
     }
 
     /// Keeps the beginning of what a failed test has printed, and the programs that cargo names.
@@ -129,21 +132,28 @@ impl Tally {
                 self.failures.push((self.program.clone(), test.to_string()));
             }
             self.times.push((time, format!("{}{test}", self.program)));
-        } else if self.is_result(line) {
+        } else if is_result(line) {
             self.passed += number_before(line, " passed");
             self.failed += number_before(line, " failed");
             self.ignored += number_before(line, " ignored");
-        } else if let Some(why) = line.trim_start().strip_prefix("skipped: ") {
-            match &self.shown {
-                Some(_) if self.counted => {}
-                Some(test) => {
-                    self.skipped.push(format!("{test}: {why}"));
-                    self.ok_but_skipped += 1;
-                }
-                None => self.skipped.push(why.to_string()),
-            }
-            self.counted = self.shown.is_some();
+        } else {
+            self.count_skip(line);
         }
+    }
+
+    fn count_skip(&mut self, line: &str) {
+        let Some(why) = line.trim_start().strip_prefix("skipped: ") else {
+            return;
+        };
+        match &self.shown {
+            Some(_) if self.counted => {}
+            Some(test) => {
+                self.skipped.push(format!("{test}: {why}"));
+                self.ok_but_skipped += 1;
+            }
+            None => self.skipped.push(why.to_string()),
+        }
+        self.counted = self.shown.is_some();
     }
 
     pub fn outcome(mut self, name: &str, ok: bool, took: Duration) -> Outcome {
@@ -176,6 +186,18 @@ impl Tally {
             ..Outcome::default()
         }
     }
+}
+
+/// Whether a line is the first one of a harness: "running 2 tests".
+fn is_start(line: &str) -> bool {
+    line.strip_prefix("running ")
+        .and_then(|rest| rest.strip_suffix(" tests").or_else(|| rest.strip_suffix(" test")))
+        .is_some_and(|count| count.parse::<usize>().is_ok())
+}
+
+/// Whether a line is the result of a harness.
+fn is_result(line: &str) -> bool {
+    line.starts_with("test result: ")
 }
 
 /// The name and the time in "name ... ok <0.123s>".
@@ -245,6 +267,44 @@ mod tests {
         let o = tally(output, false);
         assert_eq!((o.passed, o.failed), (2, 1));
         assert_eq!(o.complaints, ["---- bad stdout ----", "panicked"]);
+    }
+
+    #[test]
+    fn a_failed_harness_in_a_failed_test_counts_as_its_output() {
+        let mut tally = Tally::default();
+        tally.begin("web::it ");
+        for line in [
+            "running 2 tests",
+            "test good ... ok <0.001s>",
+            "test outer ... FAILED <0.001s>",
+            "failures:",
+            "---- outer stdout ----",
+            "running 1 test",
+            "test inner ... FAILED <0.001s>",
+            "failures:",
+            "---- inner stdout ----",
+            "panicked",
+            "failures:",
+            "    inner",
+            "test result: FAILED. 0 passed; 1 failed;",
+            "the child has failed",
+            "failures:",
+            "    outer",
+            "test result: FAILED. 1 passed; 1 failed;",
+        ] {
+            tally.take(line);
+        }
+        assert_eq!(tally.failures(), [("web::it ".to_string(), "outer".to_string())]);
+        tally.passed_again("web::it ", "outer", 2);
+        let o = tally.outcome("t", true, Duration::ZERO);
+        assert_eq!((o.passed, o.failed), (1, 0));
+        assert!(o.complaints.is_empty(), "{:?}", o.complaints);
+        assert!(o.unsteady.iter().any(|line| line == "panicked"), "{:?}", o.unsteady);
+        assert!(
+            o.unsteady.iter().any(|line| line == "the child has failed"),
+            "{:?}",
+            o.unsteady
+        );
     }
 
     #[test]
