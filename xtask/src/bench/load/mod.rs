@@ -293,13 +293,14 @@ fn kernel_memory() -> Result<u64, String> {
 
 /// Private bytes of the server for each of `count` connections that `hold` makes and keeps.
 fn held_memory(server: &Server, hold: impl Fn(usize) -> Result<Held, String>, count: usize) -> Result<f64, String> {
+    // A server may give back the memory of a wait once that lasts, and the pools of its beginning in steps.
+    const SETTLES: Duration = Duration::from_secs(10);
     // The first connections make the server set up things for all of them. They come and go before, so that does not count.
     drop(hold(200)?);
-    std::thread::sleep(Duration::from_millis(500));
+    std::thread::sleep(SETTLES);
     let before = server.private_memory();
     let held = hold(count)?;
-    // A server may give back the memory of a wait once that lasts, and the pools of its beginning in steps.
-    std::thread::sleep(Duration::from_secs(10));
+    std::thread::sleep(SETTLES);
     let after = server.private_memory();
     drop(held);
     Ok(after.saturating_sub(before) as f64 / count as f64)
