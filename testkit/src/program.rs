@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::wait::pause;
 use crate::{DEADLINE, skip};
 
 /// A running program. Dropping it ends it by SIGTERM, so that its own children end too, and by SIGKILL if that does not
@@ -56,7 +57,7 @@ impl Program {
                 panic!("it has ended, {status}: {}", state());
             }
             assert!(start.elapsed() < DEADLINE, "not ready: {}", state());
-            thread::sleep(Duration::from_millis(5));
+            thread::sleep(pause(start.elapsed()));
         }
     }
 
@@ -115,7 +116,7 @@ impl Program {
             if start.elapsed() >= limit {
                 return None;
             }
-            thread::sleep(Duration::from_millis(2));
+            thread::sleep(pause(start.elapsed()));
         }
     }
 }

@@ -7,8 +7,13 @@ use std::time::{Duration, Instant};
 /// Longer than anything in a test takes, short enough to fail a run that hangs.
 pub const DEADLINE: Duration = Duration::from_secs(30);
 
-/// Sleep between two looks at a state that gives no notice of its changes.
-const PAUSE: Duration = Duration::from_millis(2);
+/// The shortest and the longest sleep between two looks at a state that gives no notice of its changes. A look may be a request or a process.
+const PAUSE: [Duration; 2] = [Duration::from_millis(2), Duration::from_millis(100)];
+
+/// The sleep after a wait of this length, which makes it an eighth longer.
+pub(crate) fn pause(waited: Duration) -> Duration {
+    (waited / 8).clamp(PAUSE[0], PAUSE[1])
+}
 
 /// Waits until `condition` holds.
 ///
@@ -36,8 +41,9 @@ pub fn wait_for<T>(what: impl Display, mut look: impl FnMut() -> Option<T>) -> T
         if let Some(found) = look() {
             return found;
         }
-        assert!(start.elapsed() < DEADLINE, "not within {DEADLINE:?}: {what}");
-        thread::sleep(PAUSE);
+        let waited = start.elapsed();
+        assert!(waited < DEADLINE, "not within {DEADLINE:?}: {what}");
+        thread::sleep(pause(waited));
     }
 }
 

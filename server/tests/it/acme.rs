@@ -1,5 +1,6 @@
 //! Certificates from an authority that speaks ACME: Pebble, the test server of Let's Encrypt.
 
+use std::fmt;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
@@ -7,11 +8,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
 
 use testkit::Redis;
 use testkit::pebble::{Manners, Pebble};
-use testkit::{DEADLINE, Folder, eventually, nobody, wait_for};
+use testkit::{Folder, eventually, nobody, wait_for};
 
 use crate::support::{Server, Signal, certs, osier};
 
@@ -111,10 +111,8 @@ impl Authority {
 
     #[track_caller]
     fn wait_for_certificate(&self, name: &str, folder: &Folder) {
-        let end = Instant::now() + DEADLINE;
-        while !self.shown(name).contains("Pebble Intermediate") {
-            assert!(Instant::now() < end, "no certificate for {name}: {}", errors(folder));
-        }
+        let certificate = fmt::from_fn(|f| write!(f, "a certificate for {name}: {}", errors(folder)));
+        eventually(certificate, || self.shown(name).contains("Pebble Intermediate"));
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use testkit::websocket::masked;
 use testkit::{MemoryGroup, allow_descriptors};
 
-use crate::memory::{PATIENCE, asks, closed_windows, half_a_head, sends};
+use crate::memory::{PATIENCE, PAUSE, asks, closed_windows, half_a_head, sends};
 use crate::slow_readers::{LITTLE_SPACE, limited, slow_reader};
 use crate::support::sites::{Sites, send};
 
@@ -159,6 +159,7 @@ fn attack_in(cage: &str) {
             }
             assert!(sites.server.is_running(), "{name}: {}", sites.said());
             assert!(begun.elapsed() < PATIENCE, "{name}: {}", sites.said());
+            std::thread::sleep(PAUSE);
         }
         println!(
             "{name}: {came} of {count} came in {arrived:?}; a quiet client was shed {shed} times, left waiting {silent} times, and \
