@@ -3,10 +3,10 @@
 //!
 //! The screenshots are kept in `target/screenshots/`.
 
-use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use crate::chromium::{Browser, Tab};
 use crate::support::sites::Sites;
@@ -338,39 +338,32 @@ fn who_may_not_see_is_told_so() {
     assert_eq!(tab.eval("document.querySelectorAll('section.worker').length"), 0);
 }
 
-/// Requests without a pause, by `wrk` where there is one.
-enum Load {
-    Wrk(Child),
-    Threads(Arc<AtomicBool>, Vec<JoinHandle<()>>),
+/// Requests as a busy site gets them, which the charts show. Without a pause between them, client and server would keep all cores busy for as
+/// long as the browser takes.
+struct Load {
+    stop: Arc<AtomicBool>,
+    asking: Option<JoinHandle<()>>,
 }
 
 impl Load {
     fn start(server: &Server) -> Load {
-        let wrk = Command::new("wrk")
-            .args(["-t1", "-c16", "-d600s"])
-            .arg(format!("http://{}/hello", server.address))
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn();
-        if let Ok(child) = wrk {
-            return Load::Wrk(child);
-        }
-        println!("no wrk: threads of this program ask instead");
+        // So many that each worker has some.
+        let mut clients: Vec<Client> = (0..16).map(|_| server.connect()).collect();
         let stop = Arc::new(AtomicBool::new(false));
-        let address = server.address;
-        let ask = || {
-            let stop = stop.clone();
-            thread::spawn(move || {
-                let mut client = Client::new(address);
-                while !stop.load(Ordering::Relaxed) {
+        let stopped = Arc::clone(&stop);
+        let ask = move || {
+            while !stopped.load(Ordering::Relaxed) {
+                for client in &mut clients {
                     client.send("GET", "/hello", &[]);
                     client.receive("GET");
+                    thread::sleep(Duration::from_millis(3)); // the pause
                 }
-            })
+            }
         };
-        let threads = (0..8).map(|_| ask()).collect();
-        Load::Threads(stop, threads)
+        Load {
+            stop,
+            asking: Some(thread::spawn(ask)),
+        }
     }
 
     fn end(mut self) {
@@ -378,16 +371,8 @@ impl Load {
     }
 
     fn stop(&mut self) {
-        match self {
-            Load::Wrk(child) => {
-                let _ = child.kill();
-                let _ = child.wait();
-            }
-            Load::Threads(stop, threads) => {
-                stop.store(true, Ordering::Relaxed);
-                threads.drain(..).for_each(|thread| drop(thread.join()));
-            }
-        }
+        self.stop.store(true, Ordering::Relaxed);
+        self.asking.take().into_iter().for_each(|thread| drop(thread.join()));
     }
 }
 
