@@ -200,10 +200,10 @@ fn the_kernel_gives_up_what_a_client_never_reads_after_the_last_response() {
 }
 
 #[test]
-fn two_thousand_dripping_clients_do_not_slow_a_fast_one() {
+fn dripping_clients_do_not_slow_a_fast_one() {
     let site = site_timing_out(Router::new().get("/", |_| "hi"), |_| ());
     let head = b"GET / HTTP/1.1\r\nHost: test\r\n\r\n";
-    let mut slow: Vec<_> = (0..2000).map(|_| site.connect()).collect();
+    let mut slow: Vec<_> = (0..500).map(|_| site.connect()).collect();
     let mut fast = site.connect();
     for byte in &head[..head.len() - 1] {
         for client in &mut slow {

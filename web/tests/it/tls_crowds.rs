@@ -21,7 +21,7 @@ const IDLE: usize = 400;
 const IDLE_BYTES: usize = 2000;
 
 /// Handshakes that the memory is measured with, and the most private bytes of one.
-const HALF_OPEN: usize = 2000;
+const HALF_OPEN: usize = 500;
 const BEGUN_BYTES: usize = 6000;
 const ANSWERED_BYTES: usize = 12_000;
 

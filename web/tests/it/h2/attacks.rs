@@ -66,9 +66,10 @@ fn ask_quietly(quiet: &mut Client, attacks: &AtomicUsize) -> usize {
 }
 
 #[test]
-fn two_thousand_rapid_resets_do_not_hold_up_a_quiet_client() {
+fn rapid_resets_do_not_hold_up_a_quiet_client() {
     const ATTACKERS: usize = 4;
-    const CONNECTIONS: usize = 2000;
+    const CONNECTIONS: usize = 200;
+    const RESETS: usize = 1000;
     let handled = Arc::new(AtomicUsize::new(0));
     let count = handled.clone();
     let router = Router::new().get("/", move |_| {
@@ -76,7 +77,7 @@ fn two_thousand_rapid_resets_do_not_hold_up_a_quiet_client() {
         "hello"
     });
     let (site, limits) = strict_site(router, LONG);
-    let bytes = rapid_resets(1000);
+    let bytes = rapid_resets(RESETS);
     let attacks = AtomicUsize::new(ATTACKERS);
     let mut quiet = Client::connect(site.addr);
     let served = std::thread::scope(|scope| {
@@ -96,7 +97,7 @@ fn two_thousand_rapid_resets_do_not_hold_up_a_quiet_client() {
         ask_quietly(&mut quiet, attacks)
     });
     let handled = handled.load(Ordering::Relaxed) - served;
-    println!("{handled} handlers ran for 2,000,000 cancelled requests");
+    println!("{handled} handlers ran for {} cancelled requests", CONNECTIONS * RESETS);
     assert!(handled <= CONNECTIONS * (limits.reset_burst as usize + 1), "{handled}");
     // It has its turn among the attackers.
     assert!(served >= CONNECTIONS / 40, "{served} quiet requests");
