@@ -241,6 +241,7 @@ pub fn each_of(
                     *cpu += ended.cpu;
                     outputs.push(format!("\n$ {}", step::shown(&command)));
                     outputs.append(&mut lines);
+                    outputs.push(format!("CPU time: {:.1} s", ended.cpu.as_secs_f64()));
                 }
             });
         }
