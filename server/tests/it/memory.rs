@@ -23,7 +23,7 @@ const STREAMS: u32 = 100;
 /// seconds.
 pub const PATIENCE: Duration = Duration::from_secs(300);
 
-/// Between two requests of a quiet client.
+/// The pause of a quiet client before its next request.
 pub const PAUSE: Duration = Duration::from_millis(10);
 
 const SITE: &str = "[[listen]]\naddress = \"127.0.0.1:0\"\n[[site]]\n[[site.route]]\nrespond = \"x\"\n";
