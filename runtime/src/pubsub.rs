@@ -40,6 +40,7 @@ pub use osier_queue::topic::{Policy, Pushed};
 use queue::{End, Feed};
 
 use crate::sync::{Event, EventFd, block, block_for};
+use crate::wait::budget;
 
 /// A topic, to publish on and to subscribe to. A clone is the same topic. Dropping the last clone ends the subscribers,
 /// after the messages in their queues.
@@ -307,7 +308,7 @@ impl<T> Stream for Subscriber<T> {
     type Item = T;
 
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<T>> {
-        self.feed.poll_receive(cx).map(Result::ok)
+        budget::poll(cx, |cx| self.feed.poll_receive(cx)).map(Result::ok)
     }
 }
 
@@ -326,7 +327,7 @@ impl<T> Future for Recv<'_, T> {
 
     #[inline]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        self.0.poll_receive(cx).map_err(RecvError::from)
+        budget::poll(cx, |cx| self.0.poll_receive(cx)).map_err(RecvError::from)
     }
 }
 

@@ -17,6 +17,7 @@ use futures_core::Stream as _;
 
 use crate::block_on;
 use crate::sync::mpsc;
+use crate::wait::budget;
 use crate::worker::packet::JoinHandle;
 
 use super::Builder;
@@ -161,7 +162,7 @@ impl<T: Send + 'static> JoinSet<T> {
     /// While the set is empty, it is ready at once, with `None`. In a loop over [`select!`](crate::select!), switch the arm
     /// off then, or the loop never waits: `outcome = set.join_next_async(), if !set.is_empty() => ..`.
     pub async fn join_next_async(&mut self) -> Option<thread::Result<T>> {
-        poll_fn(|cx| self.poll_next(cx)).await
+        poll_fn(|cx| budget::poll(cx, |cx| self.poll_next(cx))).await
     }
 
     /// Takes the value of a fiber that has ended out of the set. `None` if none has. Never waits.
@@ -170,7 +171,7 @@ impl<T: Send + 'static> JoinSet<T> {
     ///
     /// The errors of [`join_next`](JoinSet::join_next).
     pub fn try_join_next(&mut self) -> Option<thread::Result<T>> {
-        match self.poll_next(&mut Context::from_waker(Waker::noop())) {
+        match budget::without(|| self.poll_next(&mut Context::from_waker(Waker::noop()))) {
             Poll::Ready(outcome) => outcome,
             Poll::Pending => None,
         }
@@ -193,7 +194,7 @@ impl<T: Send + 'static> JoinSet<T> {
         let handle = self.running.get_mut(&id)?;
         let sender = self.sender.clone();
         let waker = Waker::from(Arc::new(Unrun { id, sender }));
-        match Pin::new(handle).poll(&mut Context::from_waker(&waker)) {
+        match budget::without(|| Pin::new(handle).poll(&mut Context::from_waker(&waker))) {
             Poll::Ready(outcome) => outcome.err(),
             Poll::Pending => None,
         }

@@ -27,7 +27,7 @@ use std::thread;
 
 use crate::fiber::Builder;
 use crate::shield;
-use crate::wait::{self, NOT_HERE, Stop};
+use crate::wait::{self, NOT_HERE, Stop, budget};
 use crate::worker::children::Children;
 use crate::worker::context::{self, Caller};
 use crate::worker::core::{Header, no_runtime};
@@ -290,7 +290,7 @@ impl<T> Future for ScopedJoinHandle<'_, T> {
     type Output = thread::Result<T>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<thread::Result<T>> {
-        self.0.poll_join(cx)
+        budget::poll(cx, |cx| self.0.poll_join(cx))
     }
 }
 

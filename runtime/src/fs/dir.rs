@@ -11,7 +11,7 @@ use std::task::{Context, Poll, ready};
 
 use super::simulated::Entry;
 use super::{FileType, Metadata, Operation};
-use crate::wait;
+use crate::wait::{self, budget};
 
 /// The number of entries that one visit to the pool reads.
 const BATCH: usize = 64;
@@ -98,7 +98,7 @@ impl futures_core::Stream for ReadDirAsync {
     type Item = io::Result<DirEntry>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<io::Result<DirEntry>>> {
-        self.0.poll(cx)
+        budget::poll(cx, |cx| self.0.poll(cx))
     }
 }
 

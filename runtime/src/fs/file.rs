@@ -30,7 +30,7 @@ use super::options::How;
 use super::simulated::{self as disks, Opened};
 use super::{Metadata, Operation, Permissions};
 use crate::wait::driver::wake_each;
-use crate::wait::{self, Stop, pool, simulated};
+use crate::wait::{self, Stop, budget, pool, simulated};
 use crate::worker::context::{self, Caller, hold};
 
 /// The most bytes that one operation moves.
@@ -551,25 +551,25 @@ macro_rules! future_traits {
     ($($type:ty),*) => {$(
         impl AsyncRead for $type {
             fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<usize>> {
-                self.0.poll_read(cx, By::Pool, buf)
+                budget::poll(cx, |cx| self.0.poll_read(cx, By::Pool, buf))
             }
         }
         /// `poll_write` returns before the bytes are written. `poll_flush` and `poll_close` wait for the write and
         /// return its error.
         impl AsyncWrite for $type {
             fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-                self.0.poll_write(cx, By::Pool, buf)
+                budget::poll(cx, |cx| self.0.poll_write(cx, By::Pool, buf))
             }
             fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-                self.0.poll_flush(cx)
+                budget::poll(cx, |cx| self.0.poll_flush(cx))
             }
             fn poll_close(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-                self.0.poll_flush(cx)
+                budget::poll(cx, |cx| self.0.poll_flush(cx))
             }
         }
         impl AsyncSeek for $type {
             fn poll_seek(self: Pin<&mut Self>, cx: &mut Context<'_>, to: SeekFrom) -> Poll<io::Result<u64>> {
-                self.0.poll_seek(cx, to)
+                budget::poll(cx, |cx| self.0.poll_seek(cx, to))
             }
         }
     )*};

@@ -34,6 +34,7 @@ use std::thread;
 
 use async_task::FallibleTask;
 
+use crate::wait::budget;
 use crate::wait::cancel::Cancelled;
 use crate::worker::context;
 use crate::worker::core::no_runtime;
@@ -147,7 +148,7 @@ impl<T> Future for Task<T> {
             .task
             .as_mut()
             .expect("a task's handle is not polled after it was ready");
-        let Poll::Ready(ended) = Pin::new(task).poll(cx) else {
+        let Poll::Ready(ended) = budget::poll(cx, |cx| Pin::new(task).poll(cx)) else {
             return Poll::Pending;
         };
         self.task = None;
@@ -179,6 +180,12 @@ osier_queue::impl_debug!(Task<T>, self => { id: self.id, finished: self.is_finis
 ///
 /// The future is moved some times before it has its place. A future of many kilobytes needs a box, or a fiber with a
 /// larger stack to spawn it.
+///
+/// # Fairness
+///
+/// A task whose calls are always ready does not keep its worker: after 128 calls of this crate in one poll, or after about a millisecond of
+/// computing between them, the next call is pending once, although it is ready. It wakes the task, which is polled again behind the others
+/// that are ready. That call has done nothing, so it may be dropped as at any other time. A loop without such calls awaits [`yield_now`].
 ///
 /// # Suspends
 ///
@@ -286,7 +293,7 @@ impl Builder {
     }
 }
 
-/// Lets the other tasks of this worker run once. The future is pending at its first poll, and ready at its second.
+/// Lets the other tasks of this worker that are ready run once. The future is pending at its first poll, and ready at its second.
 pub fn yield_now() -> YieldNow {
     YieldNow(false)
 }

@@ -18,9 +18,9 @@ use osier_poll::Interest;
 
 use crate::io::WhenReady;
 use crate::io::ready::always_ready;
-use crate::wait;
 use crate::wait::descriptor::{Place, Waiting};
 use crate::wait::socket::attempt;
+use crate::wait::{self, budget};
 use crate::worker::context::{self, Caller};
 
 /// A descriptor of somebody else's type. Blocking calls on it suspend the fiber, and it has `futures_io`'s traits if it
@@ -224,13 +224,15 @@ impl<T: AsFd> Async<T> {
             &mut self.writing
         };
         let io = self.io.as_mut().expect(HERE);
-        loop {
-            if let Some(done) = attempt(|| call(io)) {
-                side.0.leave(io.as_fd());
-                return Poll::Ready(done);
+        budget::poll(cx, |cx| {
+            loop {
+                if let Some(done) = attempt(|| call(io)) {
+                    side.0.leave(io.as_fd());
+                    return Poll::Ready(done);
+                }
+                ready!(side.0.poll(io.as_fd(), interest, cx))?;
             }
-            ready!(side.0.poll(io.as_fd(), interest, cx))?;
-        }
+        })
     }
 }
 
@@ -289,12 +291,14 @@ impl<T: AsFd, R, F: FnMut(&T) -> io::Result<R>> Future for Call<'_, T, F> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<R>> {
         let this = &mut *self;
-        loop {
-            if let Some(done) = attempt(|| (this.call)(this.io)) {
-                return Poll::Ready(done);
+        budget::poll(cx, |cx| {
+            loop {
+                if let Some(done) = attempt(|| (this.call)(this.io)) {
+                    return Poll::Ready(done);
+                }
+                ready!(Pin::new(&mut this.waiting).poll(cx))?;
             }
-            ready!(Pin::new(&mut this.waiting).poll(cx))?;
-        }
+        })
     }
 }
 

@@ -13,7 +13,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use crate::net::system::READ_CLOSED;
 use crate::wait::descriptor;
 use crate::wait::socket::block_thread;
-use crate::wait::{self, Stop};
+use crate::wait::{self, Stop, budget};
 use crate::worker::context::{self, Caller};
 
 /// Waits until `fd` can be read from: there are bytes, or their end, or an error to be read. Any descriptor that can be
@@ -163,7 +163,7 @@ impl Future for WhenReady<'_> {
     type Output = io::Result<Ready>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<Ready>> {
-        Pin::new(&mut self.0).poll(cx)
+        budget::poll(cx, |cx| Pin::new(&mut self.0).poll(cx))
     }
 }
 

@@ -133,7 +133,7 @@ impl Future for Change {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Pressure> {
         let this = self.project();
-        budget().poll_change(*this.from, this.waiter, cx)
+        crate::wait::budget::poll(cx, |cx| budget().poll_change(*this.from, this.waiter, cx))
     }
 }
 

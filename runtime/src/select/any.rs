@@ -113,7 +113,7 @@ pub fn wait_any_async<L: Future + Unpin>(leaves: &mut [L]) -> impl Future<Output
 ///
 /// If a leaf's poll does, and where nothing may wait: in a future's poll or a callback, on a worker.
 pub fn wait_any_until<L: Future + Unpin>(leaves: &mut [L], deadline: Instant) -> Option<(usize, L::Output)> {
-    wait::wait_or_unwind(Some(deadline), |cx| poll_any(leaves, cx))
+    wait::wait_for_future(Some(deadline), |cx| poll_any(leaves, cx))
 }
 
 /// Waits as [`wait_any_until`] does, in a future. The future is `Send` if the leaves are.
@@ -226,7 +226,7 @@ pub fn wait_all_until<L: Future + Unpin>(
     deadline: Instant,
 ) -> bool {
     assert_same_length(leaves, outputs);
-    wait::wait_or_unwind(Some(deadline), |cx| poll_all(leaves, outputs, cx)).is_some()
+    wait::wait_for_future(Some(deadline), |cx| poll_all(leaves, outputs, cx)).is_some()
 }
 
 /// Waits as [`wait_all_until`] does, in a future. The future is `Send` if the leaves and their outputs are.

@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 use pin_project_lite::pin_project;
 
 use crate::time::Sleep;
+use crate::wait::budget;
 use crate::worker::context::now;
 use crate::{block_on, wait};
 
@@ -192,7 +193,7 @@ fn assert_can_end<A: Arms>(arms: &A, deadline: Option<Instant>) {
 /// Polls as [`next`] does. `None` says that no arm is ready now.
 #[inline]
 pub fn next_now<A: Arms>(mut arms: Pin<&mut A>, order: Order) -> impl Future<Output = Option<A::Taken>> {
-    poll_fn(move |cx| match poll(arms.as_mut(), order, cx) {
+    poll_fn(move |cx| match budget::without(|| poll(arms.as_mut(), order, cx)) {
         Poll::Ready(taken) => Poll::Ready(Some(taken)),
         Poll::Pending => Poll::Ready(None),
     })
@@ -205,9 +206,18 @@ pub(super) fn until<T>(
     mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>,
 ) -> impl Future<Output = Option<T>> {
     let mut sleep = deadline.map_or_else(Sleep::forever, Sleep::until);
-    poll_fn(move |cx| match poll(cx) {
-        Poll::Ready(value) => Poll::Ready(Some(value)),
-        Poll::Pending => Pin::new(&mut sleep).poll(cx).map(|()| None),
+    let mut late = 0;
+    poll_fn(move |cx| {
+        if let Poll::Ready(value) = poll(cx) {
+            return Poll::Ready(Some(value));
+        }
+        // What was refused may be ready. The limit ends a future that uses up its budget again and again all the same.
+        if budget::has_refused() && late < budget::PATIENCE {
+            late += u8::from(sleep.is_elapsed());
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        budget::without(|| Pin::new(&mut sleep).poll(cx)).map(|()| None)
     })
 }
 
@@ -223,7 +233,7 @@ pub fn wait<A: Arms>(arms: Pin<&mut A>, order: Order) -> A::Taken {
 #[track_caller]
 pub fn wait_until<A: Arms>(mut arms: Pin<&mut A>, order: Order, deadline: Option<Instant>) -> Option<A::Taken> {
     assert_can_end(&*arms, deadline);
-    wait::wait_or_unwind(deadline, |cx| poll(arms.as_mut(), order, cx))
+    wait::wait_for_future(deadline, |cx| poll(arms.as_mut(), order, cx))
 }
 
 /// [`next_now`], not waited for.

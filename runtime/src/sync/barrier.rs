@@ -13,6 +13,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 
 use super::block;
+use crate::wait::budget;
 
 /// A barrier for `n` parties. When all have arrived, all pass, and the next round begins.
 ///
@@ -85,6 +86,7 @@ impl Barrier {
     /// Waits as [`wait`](Barrier::wait) does, in a future. The first poll counts the party. Dropping the future
     /// before the round is complete takes it back.
     pub async fn wait_async(&self) -> BarrierWaitResult {
+        budget::call().await;
         let Some(arrival) = self.arrive() else {
             self.turned.notify_waiters();
             return BarrierWaitResult(true);

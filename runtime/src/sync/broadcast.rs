@@ -13,6 +13,7 @@ pub use std::sync::mpsc::SendError;
 use tokio::sync::broadcast as tokio;
 
 use super::block;
+use crate::wait::budget::counted;
 
 /// Makes a channel that keeps at least the last `capacity` values for receivers that have not taken them yet.
 ///
@@ -120,7 +121,7 @@ impl<T: Clone> Receiver<T> {
     ///
     /// The errors of [`recv`](Receiver::recv).
     pub async fn recv_async(&mut self) -> Result<T, RecvError> {
-        self.0.recv().await.map_err(|error| match error {
+        counted(self.0.recv()).await.map_err(|error| match error {
             tokio::error::RecvError::Lagged(missed) => RecvError::Lagged(missed),
             tokio::error::RecvError::Closed => RecvError::Disconnected,
         })

@@ -3,7 +3,8 @@
 //! `osier_queue::Event` has the algorithm, with the rules of order and loss, and is model-checked. This module adds
 //! the waits of fibers, threads and futures.
 
-use std::pin::Pin;
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use pin_project_lite::pin_project;
 #[cfg(feature = "descriptors")]
 use super::EventFd;
 use super::{block, block_for};
+use crate::wait::budget;
 
 /// A signal that any thread sets, and that fibers, threads and futures wait for.
 ///
@@ -127,7 +129,8 @@ impl Event {
     /// In a future or callback on a worker, if it would have to wait: use [`wait_async`](Event::wait_async) there.
     #[inline(always)]
     pub fn wait(&self) {
-        block(self.wait_async());
+        let mut wait = pin!(self.wait_async());
+        block(poll_fn(|cx| wait.as_mut().poll_signal(cx)));
     }
 
     /// Waits as [`wait`](Event::wait) does, for at most `timeout`. Returns whether there was a signal.
@@ -198,12 +201,22 @@ pin_project! {
     }
 }
 
+impl EventWait<'_> {
+    /// Polls as the future does, for a fiber, which counts its calls itself.
+    #[inline(always)]
+    fn poll_signal(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let this = self.project();
+        this.event.poll_wait(this.waiter, cx)
+    }
+}
+
 impl Future for EventWait<'_> {
     type Output = ();
 
     #[inline(always)]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let this = self.project();
-        this.event.poll_wait(this.waiter, cx)
+        // It waits from its first poll on, so it also hears a manual event that is set and reset at once.
+        budget::poll_if(cx, || this.event.is_set(), |cx| this.event.poll_wait(this.waiter, cx))
     }
 }

@@ -26,7 +26,7 @@ use pin_project_lite::pin_project;
 use rustix::event::{PollFd, PollFlags, Timespec};
 
 use crate::io::{WhenReady, readable_async};
-use crate::wait::{self, flag};
+use crate::wait::{self, budget, flag};
 
 /// An auto-reset [`Event`](super::Event) in a descriptor, made by [`Event::with_fd`](super::Event::with_fd).
 ///
@@ -214,21 +214,23 @@ impl Future for EventFdWait<'_> {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.project();
-        if !*this.has_turn {
-            ready!(this.event.turn.poll_wait(this.turn, cx));
-            *this.has_turn = true;
-        }
-        let outcome = loop {
-            if this.event.try_wait() {
-                break Ok(());
+        budget::poll(cx, |cx| {
+            if !*this.has_turn {
+                ready!(this.event.turn.poll_wait(this.turn, cx));
+                *this.has_turn = true;
             }
-            if let Err(error) = ready!(Pin::new(&mut *this.readable).poll(cx)) {
-                break Err(error);
-            }
-        };
-        *this.has_turn = false;
-        this.event.pass_turn();
-        Poll::Ready(outcome)
+            let outcome = loop {
+                if this.event.try_wait() {
+                    break Ok(());
+                }
+                if let Err(error) = ready!(Pin::new(&mut *this.readable).poll(cx)) {
+                    break Err(error);
+                }
+            };
+            *this.has_turn = false;
+            this.event.pass_turn();
+            Poll::Ready(outcome)
+        })
     }
 }
 

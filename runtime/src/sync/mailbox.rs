@@ -11,6 +11,7 @@ use osier_queue::Flags;
 use pin_project_lite::pin_project;
 
 use super::block;
+use crate::wait::budget;
 
 /// A set of 32 flags. Any thread raises them; a wait is for one or for several at once; a take clears them.
 ///
@@ -172,6 +173,6 @@ impl Future for MailboxWait<'_> {
     #[inline]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<u32> {
         let this = self.project();
-        this.mailbox.poll_wait(*this.flags, this.waiter, cx)
+        budget::poll(cx, |cx| this.mailbox.poll_wait(*this.flags, this.waiter, cx))
     }
 }

@@ -19,6 +19,7 @@ pub use super::mpsc::{
     Permit, RecvError, RecvTimeoutError, SendError, SendTimeoutError, Sender, Sending, TryRecvError, TrySendError,
 };
 use super::receiver::{receiver, try_receive};
+use crate::wait::budget;
 
 /// Makes a channel that holds at most `bound` values. A send to a full channel waits until a value is received.
 ///
@@ -155,7 +156,7 @@ impl<T> Future for Recv<'_, T> {
     #[inline(always)]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
-        this.channel.poll_receive(this.waiter, cx).map_err(|Drained| RecvError)
+        budget::poll(cx, |cx| this.channel.poll_receive(this.waiter, cx)).map_err(|Drained| RecvError)
     }
 }
 
@@ -172,8 +173,8 @@ impl<T> Stream for Messages<T> {
     type Item = T;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<T>> {
-        let poll = self.waiter.with(|channel, waiter| channel.poll_receive(waiter, cx));
-        poll.map(Result::ok)
+        let waiter = &mut self.waiter;
+        budget::poll(cx, |cx| waiter.with(|channel, waiter| channel.poll_receive(waiter, cx))).map(Result::ok)
     }
 }
 

@@ -24,7 +24,7 @@ use queue::{OwnedWaiter, Waiter};
 
 use super::receiver::{receiver, try_receive};
 use super::{Semaphore, block, block_for};
-use crate::wait::at_once;
+use crate::wait::{at_once, budget};
 
 /// Makes a channel that holds at most `bound` values. A send to a full channel waits until a value is received.
 ///
@@ -230,7 +230,10 @@ impl<T> Sender<T> {
                 true
             }
             None if channel.is_closed() => return Err(SendError(())),
-            None => false,
+            None => {
+                budget::call().await;
+                false
+            }
         };
         Ok(Permit { channel, held })
     }
@@ -255,7 +258,7 @@ impl<T> Sender<T> {
     /// Waits as [`closed`](Sender::closed) does, in a future.
     pub async fn closed_async(&self) {
         let mut waiter = pin!(self.0.watcher());
-        future::poll_fn(|cx| self.0.poll_closed(waiter.as_mut(), cx)).await;
+        future::poll_fn(|cx| budget::poll(cx, |cx| self.0.poll_closed(waiter.as_mut(), cx))).await;
     }
 
     /// Whether the channel is closed: the receiver is dropped or has called `close`.
@@ -351,7 +354,11 @@ impl<T> Future for Sending<'_, T> {
     #[inline(always)]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
-        let outcome = ready!(this.channel.poll_send(this.value, this.waiter, cx));
+        let outcome = ready!(budget::poll(cx, |cx| this.channel.poll_send(
+            this.value,
+            this.waiter,
+            cx
+        )));
         Poll::Ready(outcome.map_err(|Closed| SendError(this.value.take().expect("it was not sent"))))
     }
 }
@@ -379,7 +386,7 @@ impl<T> Future for Reserving<'_, T> {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
-        this.channel.poll_reserve(this.waiter, cx)
+        budget::poll(cx, |cx| this.channel.poll_reserve(this.waiter, cx))
     }
 }
 
@@ -443,7 +450,7 @@ impl<T> Receiver<T> {
 
     #[inline]
     fn poll_recv(&mut self, cx: &mut Context<'_>) -> Poll<Result<T, Drained>> {
-        self.0.with(|channel, waiter| channel.poll_receive(waiter, cx))
+        budget::poll(cx, |cx| self.0.with(|channel, waiter| channel.poll_receive(waiter, cx)))
     }
 
     #[inline(always)]

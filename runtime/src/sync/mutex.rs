@@ -6,6 +6,7 @@
 
 use super::block_for_lock;
 use super::guard::{guard_traits, lock_traits};
+use crate::wait::budget::counted;
 use crate::wait::holder::{Held, Holder};
 
 /// A mutual exclusion lock. Its guard may be held while the holder waits for something else.
@@ -77,7 +78,7 @@ impl<T: ?Sized> Mutex<T> {
     /// Waits as [`lock`](Mutex::lock) does, in a future. A future that is dropped leaves the queue and hands on a
     /// granted lock.
     pub async fn lock_async(&self) -> MutexGuard<'_, T> {
-        MutexGuard::new(&self.holder, self.inner.lock().await)
+        MutexGuard::new(&self.holder, counted(self.inner.lock()).await)
     }
 
     /// Takes the lock if it is free.

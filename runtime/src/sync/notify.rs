@@ -9,6 +9,7 @@ use std::task::{Context, Poll};
 use pin_project_lite::pin_project;
 
 use super::block;
+use crate::wait::budget;
 
 /// A notification that makes a waiter check its condition. It carries no value.
 ///
@@ -101,6 +102,7 @@ impl Future for Notified<'_> {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        self.project().inner.poll(cx)
+        let inner = self.project().inner;
+        budget::poll(cx, |cx| inner.poll(cx))
     }
 }

@@ -10,6 +10,7 @@ use std::time::Duration;
 use tokio::sync::oneshot as tokio;
 
 use super::{block, block_for};
+use crate::wait::budget::{self, counted};
 
 /// Makes a channel for one value.
 ///
@@ -60,7 +61,7 @@ impl<T> Sender<T> {
 
     /// Waits as [`closed`](Sender::closed) does, in a future.
     pub async fn closed_async(&mut self) {
-        self.0.closed().await;
+        counted(self.0.closed()).await;
     }
 
     /// Whether the channel is closed: the receiver is dropped or has called `close`.
@@ -153,6 +154,6 @@ impl<T> Future for Receiver<T> {
     type Output = Result<T, RecvError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        Pin::new(&mut self.0).poll(cx).map_err(|_| RecvError)
+        budget::poll(cx, |cx| Pin::new(&mut self.0).poll(cx)).map_err(|_| RecvError)
     }
 }

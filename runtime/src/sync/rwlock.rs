@@ -5,6 +5,7 @@
 
 use super::block_for_lock;
 use super::guard::{guard_traits, lock_traits};
+use crate::wait::budget::counted;
 use crate::wait::holder::{Held, Holder, Shared};
 
 /// A lock for many readers or one writer. Its guards may be held while their holders wait for something else.
@@ -88,12 +89,12 @@ impl<T: ?Sized> RwLock<T> {
 
     /// Waits as [`read`](RwLock::read) does, in a future. A future that is dropped leaves the queue.
     pub async fn read_async(&self) -> RwLockReadGuard<'_, T> {
-        RwLockReadGuard::new(&self.holder, self.inner.read().await)
+        RwLockReadGuard::new(&self.holder, counted(self.inner.read()).await)
     }
 
     /// Waits as [`write`](RwLock::write) does, in a future. A future that is dropped leaves the queue.
     pub async fn write_async(&self) -> RwLockWriteGuard<'_, T> {
-        RwLockWriteGuard::new(&self.holder, self.inner.write().await)
+        RwLockWriteGuard::new(&self.holder, counted(self.inner.write()).await)
     }
 
     /// Takes the lock for reading if it is free for that.

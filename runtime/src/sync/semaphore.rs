@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use super::block_for_permit;
+use crate::wait::budget::counted;
 
 /// A number of permits. A caller that wants one waits until one is free.
 ///
@@ -109,7 +110,7 @@ impl Semaphore {
     /// Waits as [`acquire_many`](Semaphore::acquire_many) does, in a future. A future that is dropped leaves the
     /// queue and returns the permits that it had gathered.
     pub async fn acquire_many_async(&self, permits: u32) -> SemaphorePermit<'_> {
-        SemaphorePermit(self.0.acquire_many(permits).await.expect("never closed"))
+        SemaphorePermit(counted(self.0.acquire_many(permits)).await.expect("never closed"))
     }
 
     /// Takes a permit, if one is free and nobody waits.

@@ -8,6 +8,7 @@ use std::ops::Deref;
 use tokio::sync::watch as tokio;
 
 use super::block;
+use crate::wait::budget::counted;
 
 /// Makes a value to watch. The receiver has seen `value`.
 ///
@@ -100,7 +101,7 @@ impl<T> Sender<T> {
 
     /// Waits as [`closed`](Sender::closed) does, in a future.
     pub async fn closed_async(&self) {
-        self.0.closed().await;
+        counted(self.0.closed()).await;
     }
 }
 
@@ -159,7 +160,7 @@ impl<T> Receiver<T> {
     ///
     /// Same as [`changed`](Receiver::changed).
     pub async fn changed_async(&mut self) -> Result<(), Closed> {
-        self.0.changed().await.map_err(|_| Closed(()))
+        counted(self.0.changed()).await.map_err(|_| Closed(()))
     }
 
     /// Waits until `condition` holds for the value, the present one included, and borrows that value.
@@ -185,7 +186,10 @@ impl<T> Receiver<T> {
     ///
     /// Same as [`wait_for`](Receiver::wait_for).
     pub async fn wait_for_async(&mut self, condition: impl FnMut(&T) -> bool) -> Result<Ref<'_, T>, Closed> {
-        self.0.wait_for(condition).await.map(Ref).map_err(|_| Closed(()))
+        counted(self.0.wait_for(condition))
+            .await
+            .map(Ref)
+            .map_err(|_| Closed(()))
     }
 }
 

@@ -12,6 +12,7 @@ use crate::block_on;
 use crate::sync::Event;
 #[cfg(feature = "sync")]
 use crate::sync::Notify;
+use crate::wait::budget;
 
 /// Waits until `condition` holds. It is looked at now, and again at each notification.
 ///
@@ -61,12 +62,14 @@ pub async fn wait_until_async<N: News>(news: &N, mut condition: impl FnMut() -> 
     // A condition that holds already uses up no notification.
     while !condition() {
         let mut notified = pin!(news.wait_async());
-        let already = poll_fn(|cx| Poll::Ready(notified.as_mut().poll(cx).is_ready())).await;
+        // Without a budget: after a refusal it would not be in the queue while the condition is looked at.
+        let already = poll_fn(|cx| Poll::Ready(budget::without(|| notified.as_mut().poll(cx)).is_ready())).await;
         if condition() {
             return;
         }
-        if !already {
-            notified.await;
+        match already {
+            true => budget::call().await,
+            false => notified.await,
         }
     }
 }

@@ -28,7 +28,7 @@ use crate::worker::context::hold;
 ///
 /// # Suspends
 ///
-/// While the future is pending.
+/// While the future is pending. Also after many calls in it that are ready, as a [task](crate::spawn_future) is.
 ///
 /// # Cancellation
 ///
@@ -39,7 +39,7 @@ use crate::worker::context::hold;
 /// If the future panics, and where nothing may wait: in another future's poll or a callback, on a worker.
 pub fn block_on<T>(future: impl Future<Output = T>) -> T {
     let mut future = pin!(future);
-    wait::wait_or_unwind(None, |cx| future.as_mut().poll(cx)).expect("no deadline was set")
+    wait::wait_for_future(None, |cx| future.as_mut().poll(cx)).expect("no deadline was set")
 }
 
 /// Runs `work` on a thread of the pool for blocking work and waits for it. Calls that would stop the worker belong

@@ -17,6 +17,7 @@ use std::task::{Context, Poll};
 use osier_queue::Waiter;
 use pin_project_lite::pin_project;
 
+use crate::wait::budget;
 use crate::wait::fd::Fd;
 use crate::wait::socket::{Direction, Moved, Watched};
 
@@ -50,6 +51,12 @@ impl<T, C: FnMut(Fd<'_>) -> io::Result<Moved<T>>> Future for Io<'_, C> {
     type Output = io::Result<T>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<T>> {
+        budget::poll(cx, |cx| self.poll_call(cx))
+    }
+}
+
+impl<T, C: FnMut(Fd<'_>) -> io::Result<Moved<T>>> Io<'_, C> {
+    fn poll_call(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<T>> {
         let mut this = self.project();
         let (watched, direction) = (*this.watched, *this.direction);
         if this.waiter.is_none() {
@@ -77,6 +84,17 @@ impl Side {
     /// Makes the call, and waits for the next poll where it would block.
     #[inline]
     pub(crate) fn poll_io<T>(
+        &mut self,
+        watched: &Watched,
+        direction: Direction,
+        cx: &mut Context<'_>,
+        call: impl FnMut(Fd<'_>) -> io::Result<Moved<T>>,
+    ) -> Poll<io::Result<T>> {
+        budget::poll(cx, |cx| self.poll_call(watched, direction, cx, call))
+    }
+
+    #[inline]
+    fn poll_call<T>(
         &mut self,
         watched: &Watched,
         direction: Direction,

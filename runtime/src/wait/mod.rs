@@ -15,6 +15,7 @@
 
 pub(crate) mod alarm;
 pub(crate) mod block_on;
+pub(crate) mod budget;
 pub(crate) mod cancel;
 pub(crate) mod descriptor;
 pub(crate) mod driver;
@@ -189,6 +190,23 @@ pub(crate) fn wait_or_unwind<T>(deadline: Option<Instant>, poll: impl FnMut(&mut
     unwind_if_stopped(wait_without_grace(deadline, None, poll))
 }
 
+/// Waits as [`wait_or_unwind`] does, for a future that may make many calls in one poll. On a fiber it has a [`budget`].
+#[inline(always)]
+pub(crate) fn wait_for_future<T>(
+    deadline: Option<Instant>,
+    poll: impl FnMut(&mut Context<'_>) -> Poll<T>,
+) -> Option<T> {
+    let waited = match context::here(&Anchor::new()) {
+        Caller::Fiber(core, worker) => {
+            let _budget = budget::on_fiber(core);
+            on_fiber(core, worker, deadline, Grace::GoesOn, None, poll)
+        }
+        Caller::Worker => between_fibers(poll),
+        Caller::Thread => on_thread(deadline, poll),
+    };
+    unwind_if_stopped(waited)
+}
+
 /// Waits for a lock as [`wait_or_unwind`] does, and shows its holder meanwhile.
 #[cfg(feature = "sync")]
 #[inline(always)]
@@ -325,6 +343,8 @@ struct Pause<'a> {
     due: Option<u64>,
     /// Whether the timers of the frames are armed.
     armed: bool,
+    /// How many turns it had after its time, because calls of its future were refused.
+    late: u8,
 }
 
 impl<'a> Pause<'a> {
@@ -345,6 +365,7 @@ impl<'a> Pause<'a> {
             since: worker.now(),
             due: None,
             armed: false,
+            late: 0,
         }
     }
 
@@ -372,9 +393,13 @@ impl<'a> Pause<'a> {
 
     /// Ends the wait if its time has come. The alarm may have rung for an earlier wait.
     #[inline(never)]
-    fn check_timer(&self, due: u64) -> Result<(), Stop> {
+    fn check_timer(&mut self, due: u64) -> Result<(), Stop> {
         if self.worker.tick() >= due {
             self.check()?;
+            if budget::has_refused() && self.late < budget::PATIENCE {
+                self.late += 1;
+                return Ok(());
+            }
             return Err(Stop::Elapsed);
         }
         Ok(())
@@ -401,7 +426,7 @@ impl<'a> Pause<'a> {
 
 #[cold]
 fn between_fibers<T>(mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>) -> Result<T, Stop> {
-    match poll(&mut Context::from_waker(Waker::noop())) {
+    match budget::without(|| poll(&mut Context::from_waker(Waker::noop()))) {
         Poll::Ready(value) => Ok(value),
         Poll::Pending => Err(Stop::NotHere),
     }
@@ -410,11 +435,13 @@ fn between_fibers<T>(mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>) -> Resul
 #[cold]
 fn on_thread<T>(deadline: Option<Instant>, mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>) -> Result<T, Stop> {
     let mut value = None;
-    block_thread(deadline, &mut |cx| {
+    let mut poll = |cx: &mut Context<'_>| {
         poll(cx).map(|ready| {
             value = Some(ready);
         })
-    })?;
+    };
+    // It may be the panic hook of a task.
+    budget::without(|| block_thread(deadline, &mut poll))?;
     Ok(value.expect("the leaf was ready"))
 }
 

@@ -5,6 +5,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use crate::wait::budget;
 use crate::wait::driver::LeafTimer;
 use crate::worker::context::{coarse_now, now};
 
@@ -80,6 +81,10 @@ impl Sleep {
     ///
     /// If it is polled outside of every runtime, and the driver for that cannot be started.
     pub(crate) fn poll_elapsed(&mut self, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        budget::poll(cx, |cx| self.poll_timer(cx))
+    }
+
+    fn poll_timer(&mut self, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
         if self.is_elapsed() {
             self.timer = None;
             return Poll::Ready(Ok(()));

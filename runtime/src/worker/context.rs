@@ -30,7 +30,7 @@ use std::time::{Instant, SystemTime};
 
 use osier_coro::stack;
 
-use crate::wait::simulated;
+use crate::wait::{budget, simulated};
 use crate::worker::Worker;
 use crate::worker::clock::Hold;
 use crate::worker::core::Core;
@@ -222,7 +222,7 @@ pub(crate) fn enter_worker<T>(worker: &Worker, run: impl FnOnce() -> T) -> T {
         entered: worker,
         before,
     };
-    run()
+    budget::outside_of_task(run)
 }
 
 /// Notes that the fiber of `core` runs from here on.
@@ -280,7 +280,7 @@ pub(crate) fn with_driver<T>(driver: &'static Remote, run: impl FnOnce() -> T) -
         }
     }
     let _reset = Reset(HERE.with(|here| here.driver.replace(Some(driver))));
-    run()
+    budget::without(run)
 }
 
 /// The id that [`running_id`] gives for a plain thread.

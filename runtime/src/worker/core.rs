@@ -132,6 +132,8 @@ pub(crate) struct Core<'a> {
     pub(crate) hooks: Hooks,
     /// The timer for waits with a deadline.
     pub(crate) alarm: Alarm,
+    /// Whether leaves that are polled on this fiber have a [budget](crate::wait::budget).
+    pub(crate) has_budget: Cell<bool>,
     /// The part that most fibers never need. It is made at the first need, so a fiber starts and ends without looking
     /// at it.
     extra: OnceCell<Box<Extra>>,
@@ -237,6 +239,7 @@ impl<'a> Core<'a> {
             suspended_at: AtomicUsize::new(0),
             hooks: Hooks::default(),
             alarm: Alarm::default(),
+            has_budget: Cell::new(false),
             extra: OnceCell::new(),
         };
         #[cfg(feature = "inspect")]

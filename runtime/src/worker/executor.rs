@@ -29,11 +29,12 @@ use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use async_task::FallibleTask;
+use async_task::{FallibleTask, ScheduleInfo, WithInfo};
 use crossbeam_deque::{Steal, Stealer, Worker as Deque};
 use pin_project_lite::pin_project;
 use slab::Slab;
 
+use crate::wait::budget;
 use crate::worker::Worker;
 use crate::worker::context;
 use crate::worker::isolate::isolate;
@@ -400,15 +401,18 @@ impl<F: Future> Future for Spawned<F> {
         let mut this = self.project();
         context::worker(|worker| {
             worker.remote.desk.run_task(this.registered.id);
+            worker.begin_calls();
             if let Some(polled) = this.registered.polled {
                 polled.store(worker.turn_nanos(), Ordering::Relaxed);
             }
         });
         let entered = Entered::new(this.registered.id, this.name, this.locals);
+        budget::task_begins();
         let polled = match this.future.as_mut().as_pin_mut() {
             Some(future) => catch_unwind(AssertUnwindSafe(|| future.poll(cx))),
             None => unreachable!("a task is not polled after it has completed"),
         };
+        budget::task_ends();
         let outcome = match polled {
             Ok(Poll::Pending) => return Poll::Pending,
             Ok(Poll::Ready(value)) => Ok(value),
@@ -454,7 +458,9 @@ impl Scheduler {
     {
         let home = self.home(index);
         let (runnable, task) = self.register(index, name, place, future, |spawned| {
-            async_task::Builder::new().metadata(home).spawn(|_| spawned, schedule)
+            async_task::Builder::new()
+                .metadata(home)
+                .spawn(|_| spawned, WithInfo(schedule))
         });
         self.schedule_new(runnable);
         task
@@ -576,15 +582,19 @@ fn next_id() -> u64 {
 }
 
 /// Queues a task that was woken: on this worker if it is one of ours.
-fn schedule(task: Runnable) {
+fn schedule(task: Runnable, info: ScheduleInfo) {
     let mut task = Some(task);
     context::worker(|worker| {
         let is_ours = |task: &mut Runnable| Arc::ptr_eq(&worker.scheduler, task.metadata().scheduler());
-        if let Some(task) = task.take_if(is_ours)
-            && worker.tasks.push(task)
-            && worker.scheduler.workers() > 1
-        {
-            worker.scheduler.wake_one();
+        let Some(task) = task.take_if(is_ours) else { return };
+        match info.woken_while_running {
+            // It yields, or its calls were refused: the others have their turn first.
+            true => worker.tasks.push_last(task),
+            false => {
+                if worker.tasks.push(task) && worker.scheduler.workers() > 1 {
+                    worker.scheduler.wake_one();
+                }
+            }
         }
     });
     if let Some(task) = task {

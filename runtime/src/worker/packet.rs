@@ -27,8 +27,8 @@ use std::{fmt, thread};
 
 use osier_queue::Completion;
 
-use crate::wait;
 use crate::wait::cancel::{self, Cancelled};
+use crate::wait::{self, budget};
 use crate::worker::core::Header;
 use crate::worker::isolate::isolate;
 use crate::worker::waker::Word;
@@ -433,7 +433,7 @@ impl<T> Future for JoinHandle<T> {
 
     #[inline]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<thread::Result<T>> {
-        self.0.poll_join(cx)
+        budget::poll(cx, |cx| self.0.poll_join(cx))
     }
 }
 

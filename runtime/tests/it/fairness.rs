@@ -206,6 +206,29 @@ fn a_task_that_computes_and_yields_lets_the_worker_look_at_its_sockets() {
 }
 
 #[test]
+fn a_future_that_computes_between_calls_lets_the_worker_look_at_its_sockets() {
+    async fn lock(steps: Arc<AtomicUsize>, stop: Arc<AtomicBool>) {
+        let counter = osier::sync::Mutex::new(0);
+        while !stop.load(Ordering::SeqCst) {
+            *counter.lock_async().await += 1;
+            step(&steps);
+        }
+    }
+    let steps = steps_until_a_socket_is_served(|runtime, steps, stop| drop(runtime.spawn_future(lock(steps, stop))));
+    assert!(
+        steps <= 64,
+        "{steps} steps of 0.5 ms of a task pass before a socket is served"
+    );
+    let steps = steps_until_a_socket_is_served(|runtime, steps, stop| {
+        drop(runtime.spawn(move || osier::block_on(lock(steps, stop))));
+    });
+    assert!(
+        steps <= 64,
+        "{steps} steps of 0.5 ms under block_on pass before a socket is served"
+    );
+}
+
+#[test]
 fn new_fibers_that_compute_leave_turns_for_those_that_were_ready_before() {
     fn chain(steps: Arc<AtomicUsize>, stop: Arc<AtomicBool>, until: Instant) {
         if !stop.load(Ordering::SeqCst) && Instant::now() < until {

@@ -43,6 +43,7 @@ mod metrics;
 mod mpmc;
 mod once;
 mod pubsub;
+mod ready_futures;
 mod scope;
 mod select;
 mod select_sources;
