@@ -187,6 +187,12 @@ impl Clock {
         }
     }
 
+    /// Whether it is the machine's.
+    #[inline]
+    pub(crate) fn is_real(&self) -> bool {
+        matches!(self, Clock::Real)
+    }
+
     /// How long to poll before sleeping. `None`: sleep. `is_due` says whether a timer needs the turn, `watches` whether the
     /// poller watches anything, `next` when the worker's next timer is due.
     #[inline]

@@ -247,7 +247,9 @@ impl<'a> Core<'a> {
         context::enter_fiber(&core);
         let value = __rust_begin_short_backtrace(body);
         // Locals end as the fiber's last code: their destructors may block.
-        if let Some(extra) = core.extra.get() {
+        if let Some(extra) = core.extra.get()
+            && !extra.locals.borrow().is_empty()
+        {
             end_locals(&extra.locals);
         }
         if core.alarm.is_set() {

@@ -82,6 +82,7 @@ use crate::worker::slots::{Slot, SlotState, Slots};
 use crate::worker::stamp::Stamp;
 use crate::worker::trimmers::Trimmers;
 use crate::worker::waker::{SLOTS_MAX, Word};
+use crate::worker::yields::Calls;
 
 /// The loop resumes this many fibers, and polls this many tasks, between two looks at the poller.
 const BUDGET: u32 = 256;
@@ -139,10 +140,7 @@ pub(crate) struct Worker {
     pub(crate) trimmers: Trimmers,
     /// The place that is shown as the origin of fibers of connections at rest.
     connection: &'static Location<'static>,
-    /// Blocking calls completed since the last suspension of any fiber.
-    completed: Cell<u32>,
-    /// When the first few of them had completed.
-    completed_since: Cell<Stamp>,
+    calls: Calls,
     /// Connections at rest.
     resting: Cell<usize>,
     next_id: Cell<u64>,
@@ -191,8 +189,7 @@ impl Worker {
             shortage: Shortage::default(),
             trimmers: Trimmers::default(),
             connection: Location::caller(),
-            completed: Cell::new(0),
-            completed_since: Cell::new(Stamp::of_machine()),
+            calls: Calls::new(),
             resting: Cell::new(0),
             next_id: Cell::new(remote.next_fiber.load(Ordering::Relaxed)),
             first_id: remote.next_fiber.load(Ordering::Relaxed),
@@ -344,14 +341,17 @@ impl Worker {
             self.scheduler.idle.enter_sleep(self.index);
             let now = Stamp::of_machine();
             asleep_at = Some(now);
-            // A thread that pushes after this look sees the worker asleep and rings.
-            let nothing = !self.has_work() && !self.scheduler.has_work(self.index) && self.remote.inbox.is_empty();
+            // A thread that pushes after this look sees the worker asleep and rings. Only this thread fills the worker's own queues.
+            debug_assert!(!self.has_work(), "nothing has run since the last look");
+            let nothing = !self.scheduler.has_work(self.index) && self.remote.inbox.is_empty();
             if nothing && !desk.is_asked() && !self.is_to_stop() && !self.is_done() && limit != Some(Duration::ZERO) {
                 timeout = earlier(self.sleep_for(now), limit);
             }
         }
         self.heap.note(self.slots.live(), self.fibers());
-        desk.turn_ends(&self.load(), asleep_at.is_some());
+        // A worker that sleeps has nothing queued.
+        let queued = if asleep_at.is_some() { 0 } else { self.queued() };
+        desk.turn_ends(&self.load(queued), asleep_at.is_some());
         let polled = faults::check(Call::Wait).and_then(|()| self.poller.wait(events, timeout));
         if asleep_at.is_some() {
             self.remote.parker.unprepare();
@@ -420,14 +420,16 @@ impl Worker {
         self.clock.look(is_due, watches, || self.next_timer())
     }
 
+    /// How many fibers, jobs and tasks are queued here.
+    fn queued(&self) -> usize {
+        (self.slots.ready() + self.slots.giving_way()) as usize + self.unstarted() + self.tasks.len()
+    }
+
     /// The load at the end of a turn, for the desk.
-    fn load(&self) -> Load {
+    fn load(&self, queued: usize) -> Load {
         let fibers = self.fibers();
         Load {
-            queued: (self.slots.ready() + self.slots.giving_way()) as usize
-                + self.local.borrow().len()
-                + self.fresh.len()
-                + self.tasks.len(),
+            queued,
             fibers,
             resting: self.resting.get(),
             timers: self.timers.borrow().len(),
@@ -438,6 +440,10 @@ impl Worker {
 
     /// Takes jobs that wait elsewhere: jobs sent to this worker, jobs from outside, jobs of a busy neighbour.
     fn find_work(&self) -> bool {
+        if self.scheduler.workers() == 1 && self.clock.is_real() {
+            // It has taken them since its last look at the poller, and looks once more before it sleeps.
+            return false;
+        }
         let arrived = self.take_arrivals();
         if arrived || self.scheduler.workers() == 1 {
             return arrived || self.search();
@@ -560,7 +566,7 @@ impl Worker {
     /// Runs the coroutine of a slot until it suspends or ends.
     #[inline(always)]
     fn switch_to(&self, slot: &Slot) {
-        self.completed.set(0);
+        self.calls.reset();
         self.remote.desk.run_fiber(slot.index());
         let ended = self.slots.resume(slot);
         crate::worker::context::leave_fiber();
@@ -736,7 +742,7 @@ impl Worker {
 
     /// The host turns to something else: from now on a wake-up rings. Returns whether there is something to do.
     pub(crate) fn lie_down(&self) -> bool {
-        self.remote.desk.turn_ends(&self.load(), false);
+        self.remote.desk.turn_ends(&self.load(self.queued()), false);
         self.remote.parker.prepare();
         self.scheduler.idle.enter_sleep(self.index);
         self.has_work()

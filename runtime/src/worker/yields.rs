@@ -3,18 +3,62 @@
 //! A fiber that makes many calls in a row, none of which has to wait, yields by itself. If it also computes between them, as one that
 //! compresses a file does, it gives way by itself. The polls of futures count in the same way (`wait/budget.rs`).
 
+use std::cell::Cell;
+
 use super::{TURN, Worker};
 use crate::wait::Waits;
 use crate::worker::core::Core;
+use crate::worker::stamp::Stamp;
 
 /// A fiber may complete this many blocking calls without suspending, and a future this many calls in one poll.
-const CALLS_BUDGET: u32 = 128;
+const CALLS_BUDGET: u16 = 128;
 /// A poll whose calls were refused this many times has a new budget: code that polls until something is ready, as another executor's
 /// `block_on` inside of a task, would not end otherwise.
-const REFUSALS: u32 = 1024;
+const REFUSALS: u16 = 1024;
 /// The first call at which the clock is looked at: a look costs as much as a quick call, and most fibers wait before it. The others are at
 /// powers of two, so the calls since a look take about as long as those before it.
-const CALLS_AT_LEAST: u32 = 8;
+const CALLS_AT_LEAST: u16 = 8;
+
+/// The blocking calls completed since the last suspension of any fiber. They are counted down, so that a call has one test.
+pub(super) struct Calls {
+    /// The number of calls at the next look at the clock.
+    next_look: Cell<u16>,
+    /// The calls that are missing for it.
+    missing: Cell<u16>,
+    /// The time of the first look.
+    since: Cell<Stamp>,
+    /// The ready calls of a future in one poll, or on one fiber since that was resumed; beyond [`CALLS_BUDGET`] those that were refused.
+    polled: Cell<u16>,
+    /// The time of the first look at these.
+    polled_since: Cell<Stamp>,
+}
+
+impl Calls {
+    pub(super) fn new() -> Calls {
+        Calls {
+            next_look: Cell::new(CALLS_AT_LEAST),
+            missing: Cell::new(CALLS_AT_LEAST),
+            since: Cell::new(Stamp::of_machine()),
+            polled: Cell::new(0),
+            polled_since: Cell::new(Stamp::of_machine()),
+        }
+    }
+
+    /// A fiber is resumed: nothing has been completed.
+    #[inline(always)]
+    pub(super) fn reset(&self) {
+        self.next_look.set(CALLS_AT_LEAST);
+        self.missing.set(CALLS_AT_LEAST);
+        self.polled.set(0);
+    }
+
+    /// Counts a call. Returns whether the clock is to be looked at.
+    #[inline(always)]
+    fn count(&self) -> bool {
+        self.missing.set(self.missing.get() - 1);
+        self.missing.get() == 0
+    }
+}
 
 impl Worker {
     /// Suspends the fiber and queues it behind the others that are ready.
@@ -50,57 +94,61 @@ impl Worker {
     /// others run.
     #[inline]
     pub(crate) fn count_ready_call(&self, core: &Core<'_>) {
-        let completed = self.completed.get() + 1;
-        self.completed.set(completed);
-        if completed >= CALLS_AT_LEAST && completed.is_power_of_two() {
-            self.look_at_calls(core, completed);
+        if self.calls.count() {
+            self.look_at_calls(core);
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn look_at_calls(&self, core: &Core<'_>, completed: u32) {
+    fn look_at_calls(&self, core: &Core<'_>) {
         // The clock of the runtime: a simulation is the same on a slow machine.
         let now = self.clock.stamp();
+        let calls = &self.calls;
+        let completed = calls.next_look.get();
+        // As many again.
+        calls.next_look.set(2 * completed);
+        calls.missing.set(completed);
         if completed == CALLS_AT_LEAST {
-            self.completed_since.set(now);
-        } else if now.since(self.completed_since.get()) >= TURN {
-            self.completed.set(0);
+            calls.since.set(now);
+        } else if now.since(calls.since.get()) >= TURN {
+            calls.reset();
             core.run_hooks();
             self.give_way(core);
         } else if completed >= CALLS_BUDGET {
-            self.completed.set(0);
+            calls.reset();
             core.run_hooks();
             self.yield_fiber(core);
         }
     }
 
     /// Counts ready calls of a future that this worker polls. Returns whether its poll may go on.
-    pub(crate) fn spend(&self, calls: u32) -> bool {
-        let before = self.completed.get();
+    pub(crate) fn spend(&self, count: u16) -> bool {
+        let Calls { polled, polled_since, .. } = &self.calls;
+        let before = polled.get();
         if before >= CALLS_BUDGET {
             let goes_on = before >= CALLS_BUDGET + REFUSALS;
-            self.completed.set(if goes_on { 0 } else { before + 1 });
+            polled.set(if goes_on { 0 } else { before + 1 });
             return goes_on;
         }
-        let (now, completed) = (self.clock.stamp(), before + calls);
+        let (now, completed) = (self.clock.stamp(), before + count);
         let is_first_look = before < CALLS_AT_LEAST;
         if is_first_look {
-            self.completed_since.set(now);
+            polled_since.set(now);
         }
-        let goes_on = completed < CALLS_BUDGET && (is_first_look || now.since(self.completed_since.get()) < TURN);
-        self.completed.set(if goes_on { completed } else { CALLS_BUDGET });
+        let goes_on = completed < CALLS_BUDGET && (is_first_look || now.since(polled_since.get()) < TURN);
+        polled.set(if goes_on { completed } else { CALLS_BUDGET });
         goes_on
     }
 
     /// Whether [`spend`](Worker::spend) has refused since the fiber was resumed, or since the poll of the task began.
     pub(crate) fn has_refused(&self) -> bool {
-        self.completed.get() >= CALLS_BUDGET
+        self.calls.polled.get() >= CALLS_BUDGET
     }
 
     /// The worker polls a task: its calls count from here on.
     #[inline]
     pub(crate) fn begin_calls(&self) {
-        self.completed.set(0);
+        self.calls.polled.set(0);
     }
 }
