@@ -18,7 +18,7 @@ use std::fmt;
 use memchr::memchr;
 
 use super::ReplyOutline;
-use crate::message::{Fields, Headers, Limits, Method, Reject, Slots, Version, is_field};
+use crate::message::{Fields, Headers, Limits, Method, Reject, Slots, Version, is_field_name};
 use crate::request::framing::{self, CLOSE, KEEP_ALIVE, OTHER, UPGRADE};
 
 /// The incremental search for the end of one response head.
@@ -267,10 +267,10 @@ struct Seen<'a> {
 
 impl<'a> Seen<'a> {
     #[inline]
-    fn of(fields: Headers<'a>) -> Result<Seen<'a>, Reject> {
+    fn of(mut fields: Headers<'a>) -> Result<Seen<'a>, Reject> {
         let mut seen = Seen::default();
-        for (name, value) in fields {
-            let is = |known: &'static str| is_field(name, known);
+        while let Some((name, value)) = fields.next_in_bytes() {
+            let is = |known: &'static str| is_field_name(name, known.as_bytes());
             match name.len() {
                 7 if is("upgrade") => seen.upgrade = Some(value),
                 10 if is("connection") => seen.options |= framing::connection(value)?,

@@ -43,15 +43,23 @@ pub(crate) fn is_field_name(name: &[u8], known: &'static [u8]) -> bool {
     let is_word = |name: &[u8; 8], known: &[u8; 8]| {
         u64::from_le_bytes(*name) | u64::from_le_bytes(CASE) == u64::from_le_bytes(*known)
     };
+    let is_half = |name, known| u32::from_le_bytes(name) | 0x2020_2020 == u32::from_le_bytes(known);
     if name.len() != known.len() {
         return false;
     }
-    let (Some(last), Some(known_last)) = (name.last_chunk(), known.last_chunk()) else {
-        return { name.iter() }.zip(known).all(|(byte, known)| byte | 0x20 == *known);
-    };
-    let (words, _) = name.as_chunks();
-    let (known_words, _) = known.as_chunks();
-    words.iter().zip(known_words).all(|(word, known)| is_word(word, known)) && is_word(last, known_last)
+    if let (Some(last), Some(known_last)) = (name.last_chunk(), known.last_chunk()) {
+        let (words, _) = name.as_chunks();
+        let (known_words, _) = known.as_chunks();
+        return words.iter().zip(known_words).all(|(word, known)| is_word(word, known)) && is_word(last, known_last);
+    }
+    // Two halves of a word, which may overlap.
+    let halves = |name: &[u8]| Some((*name.first_chunk::<4>()?, *name.last_chunk::<4>()?));
+    match (halves(name), halves(known)) {
+        (Some((first, last)), Some((known_first, known_last))) => {
+            is_half(first, known_first) && is_half(last, known_last)
+        }
+        _ => { name.iter() }.zip(known).all(|(byte, known)| byte | 0x20 == *known),
+    }
 }
 
 const TOKEN: u8 = 1;

@@ -15,6 +15,7 @@ mod status;
 mod version;
 
 pub use byte::is_field;
+pub(crate) use byte::is_field_name;
 pub use exchange::Exchange;
 pub(crate) use exchange::{Asked, is_bodiless};
 pub(crate) use fields::{

@@ -35,6 +35,13 @@ impl Place {
         (name, &head.as_bytes()[usize::from(self.value)..usize::from(self.end)])
     }
 
+    /// The same with the name in bytes.
+    #[inline(always)]
+    pub(crate) fn cut_bytes<'a>(&self, head: &'a [u8]) -> (&'a [u8], &'a [u8]) {
+        let name = &head[usize::from(self.name)..usize::from(self.colon)];
+        (name, &head[usize::from(self.value)..usize::from(self.end)])
+    }
+
     /// The value at this place in `head`.
     #[inline(always)]
     pub(crate) fn text<'a>(&self, head: &'a str) -> Option<&'a str> {
@@ -62,42 +69,47 @@ impl Places {
     #[inline(always)]
     pub(crate) fn find(&mut self, buf: &[u8], mut at: usize, limits: &Limits) -> Option<usize> {
         let most = limits.header_count.min(FIELDS);
-        let mut count = 0;
+        let mut free = self.places[..most].iter_mut();
         while *buf.get(at)? != b'\r' {
             let colon = at + tokens(&buf[at..]);
-            if colon == at || *buf.get(colon)? != b':' || count == most {
+            if colon == at {
                 return None;
             }
-            let mut value = colon + 1;
+            // Nearly everybody writes one space, and no other white space around a value.
+            let mut value = match buf.get(colon..)? {
+                [b':', b' ', ..] => colon + 2,
+                [b':', ..] => colon + 1,
+                _ => return None,
+            };
             while matches!(buf.get(value)?, b' ' | b'\t') {
                 value += 1;
             }
             let mut end = value + printable(&buf[value..]);
-            while buf.get(end) == Some(&b'\t') {
-                end += 1;
-                end += printable(&buf[end..]);
-            }
-            let next = end + 2;
-            if buf.get(end..next)? != b"\r\n" {
-                return None;
-            }
-            while end > value && matches!(buf[end - 1], b' ' | b'\t') {
-                end -= 1;
+            let next = loop {
+                match buf.get(end..)? {
+                    [b'\r', b'\n', ..] => break end + 2,
+                    [b'\t', ..] => end += 1 + printable(&buf[end + 1..]),
+                    _ => return None,
+                }
+            };
+            if buf[end - 1] <= b' ' {
+                while end > value && matches!(buf[end - 1], b' ' | b'\t') {
+                    end -= 1;
+                }
             }
             // All of them are at most `LONGEST`.
-            self.places[count] = Place {
+            *free.next()? = Place {
                 name: at as u16,
                 colon: colon as u16,
                 value: value as u16,
                 end: end as u16,
             };
-            count += 1;
             at = next;
         }
         if *buf.get(at + 1)? != b'\n' {
             return None;
         }
-        self.count = count as u16;
+        self.count = (most - free.len()) as u16;
         Some(at + 2)
     }
 

@@ -4,7 +4,7 @@
 //! first, so that any other field costs one comparison.
 
 use super::target::check_host;
-use crate::message::{Headers, Reject, Version, byte};
+use crate::message::{Headers, Reject, Version, byte, is_field, is_field_name};
 
 /// The framing of the bytes after a request's head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,16 +49,12 @@ pub(crate) struct Framing<'a> {
 }
 
 impl<'a> Framing<'a> {
-    #[expect(
-        clippy::explicit_counter_loop,
-        reason = "`enumerate` is not inlined here, and takes 80 instructions more"
-    )]
     #[inline(always)]
-    pub(crate) fn of(fields: Headers<'a>, version: Version) -> Result<Framing<'a>, Reject> {
+    pub(crate) fn of(mut fields: Headers<'a>, version: Version) -> Result<Framing<'a>, Reject> {
         let mut seen = Seen::default();
         let mut place = 0;
-        for (name, value) in fields {
-            let is = |known: &str| name.eq_ignore_ascii_case(known);
+        while let Some((name, value)) = fields.next_in_bytes() {
+            let is = |known: &'static str| is_field_name(name, known.as_bytes());
             match name.len() {
                 4 if is("host") => seen.host(place, value)?,
                 6 if is("expect") => seen.expect_continue = expect(value)?,
@@ -127,15 +123,15 @@ pub(crate) fn connection(value: &[u8]) -> Result<u8, Reject> {
 }
 
 /// Whether Connection fields with these options list `name`. The `fields` have the other names.
-#[inline]
+#[inline(always)]
 pub(crate) fn lists(options: u8, fields: Headers<'_>, name: &str) -> bool {
     if options & OTHER != 0 {
         return lists_among_others(fields, name);
     }
     let option = match name.len() {
-        5 if name.eq_ignore_ascii_case("close") => CLOSE,
-        7 if name.eq_ignore_ascii_case("upgrade") => UPGRADE,
-        10 if name.eq_ignore_ascii_case("keep-alive") => KEEP_ALIVE,
+        5 if is_field(name, "close") => CLOSE,
+        7 if is_field(name, "upgrade") => UPGRADE,
+        10 if is_field(name, "keep-alive") => KEEP_ALIVE,
         _ => 0,
     };
     options & option != 0

@@ -59,18 +59,21 @@ impl Outline {
     #[inline(never)]
     pub fn find(&mut self, buf: &[u8], limits: &Limits) -> Option<usize> {
         let buf = &buf[..buf.len().min(limits.head_bytes).min(LONGEST)];
-        let method_end = match buf {
-            [b'G', b'E', b'T', b' ', ..] => 3,
-            _ => tokens(buf),
-        };
+        let method_end = if buf.starts_with(b"GET ") { 3 } else { tokens(buf) };
         let target = method_end + 1;
         if method_end == 0 || buf.get(method_end) != Some(&b' ') {
             return None;
         }
         let target_end = target + graphic(buf.get(target..)?);
-        self.version = match buf.get(target_end..)?.first_chunk()? {
-            b" HTTP/1.1\r\n" => Version::Http11,
-            b" HTTP/1.0\r\n" => Version::Http10,
+        // Cut so that the parts are compared as words.
+        let (protocol, rest) = buf.get(target_end..)?.split_first_chunk()?;
+        let (minor, rest) = rest.split_first()?;
+        if protocol != b" HTTP/1." || !rest.starts_with(b"\r\n") {
+            return None;
+        }
+        self.version = match minor {
+            b'1' => Version::Http11,
+            b'0' => Version::Http10,
             _ => return None,
         };
         let fields = target_end + b" HTTP/1.1\r\n".len();
