@@ -379,7 +379,7 @@ impl Conn {
         worker.date.borrow_mut().refresh(now);
         link.begin();
 
-        let output = Output::new(&link.transport, buffers.output).until(&worker.server.shutdown);
+        let output = Output::until(&link.transport, buffers.output, &worker.server.shutdown);
         let mut input = Input {
             bytes: buffers.input,
             start: 0,
@@ -401,16 +401,16 @@ impl Conn {
             }),
             outcome => output.settle().map_or(After::Gone, |()| outcome),
         };
-        let give = |input: Input, output: Output<'_>| {
+        let give = |input: Input| {
             worker.give_buffers(Buffers {
                 input: input.bytes,
-                output: output.into_buffer(),
+                output: output.take_buffer(),
             });
         };
         let next = match outcome {
             After::Send(unsent) => {
                 let received = input.bytes[input.start..input.end].into();
-                give(input, output);
+                give(input);
                 return self.rest_until_writable(Box::new(Sending {
                     unsent,
                     received,
@@ -419,17 +419,17 @@ impl Conn {
             }
             After::Pause(mut paused) => {
                 paused.received = input.bytes[input.start..input.end].to_vec();
-                give(input, output);
+                give(input);
                 return self.rest_paused(paused);
             }
             After::Receive(awaiting) => {
-                give(input, output);
+                give(input);
                 return self.rest_until_received(awaiting);
             }
             After::Taken(takeover, extensions) => {
                 link.end();
                 let unread = input.bytes[input.start..input.end].to_vec();
-                give(input, output);
+                give(input);
                 return self.take_over((takeover, extensions, End::Client), unread);
             }
             // It may be an eviction that has ended the burst.
@@ -451,7 +451,7 @@ impl Conn {
                 self.wait(&input.bytes[input.start..input.end], scanner)
             }
         };
-        give(input, output);
+        give(input);
         next
     }
 
@@ -606,6 +606,9 @@ impl Conn {
     fn moves(&mut self) -> bool {
         #[cfg(feature = "upgrade")]
         {
+            if !self.link.worker.is_leaving() {
+                return false;
+            }
             let leaving = self.link.worker.leaving.borrow().clone();
             leaving.is_some_and(|leaving| self.move_away(&leaving))
         }

@@ -29,7 +29,7 @@ const LOOK_FIRST: usize = 4 << 10;
 
 /// A response of the backend whose head has been read.
 pub struct BackendResponse {
-    exchange: Exchange,
+    exchange: Box<Exchange>,
     /// The head, and the part of the body that came with it.
     bytes: Vec<u8>,
     /// The length of the head.
@@ -72,7 +72,7 @@ impl BackendResponse {
         }
     }
 
-    pub fn new(exchange: Exchange, (bytes, head): (Vec<u8>, usize)) -> BackendResponse {
+    pub fn new(exchange: Box<Exchange>, (bytes, head): (Vec<u8>, usize)) -> BackendResponse {
         BackendResponse {
             exchange,
             bytes,

@@ -36,7 +36,12 @@ struct NamedFile<'s> {
 
 impl FastCgi {
     /// Makes the client's response. `body` is the part of the request that has not been sent yet.
-    pub(super) fn respond(&self, request: &mut Request<'_>, mut backend: BackendResponse, mut body: Sender) -> Outcome {
+    pub(super) fn respond(
+        &self,
+        request: &mut Request<'_>,
+        mut backend: BackendResponse,
+        body: &mut Sender,
+    ) -> Outcome {
         // This comes first, because the head borrows `backend`.
         let is_whole = match backend.is_whole() {
             Ok(is_whole) => is_whole,
@@ -68,7 +73,7 @@ impl FastCgi {
         for (name, value) in head.fields() {
             is_stream |= relay::is_stream(name, value);
             if !self.is_hidden(name) {
-                response = response.header(name, value);
+                response.set(name, value);
             }
         }
         let announced = head.content_length();
@@ -91,10 +96,13 @@ impl FastCgi {
                 let produce = move |out: &mut dyn Outlet| pass_on(backend, bounds, out);
                 response.body(untyped(Kind::Stream(Box::new(produce), None)))
             }
-            _ => response.body(Body::duplex(move |client, out| {
-                let lease = backend.exchange().lease();
-                while_sending(&mut body, lease.transport(), client, move || backend.copy(out))
-            })),
+            _ => {
+                let mut body = std::mem::replace(body, Sender::of_nothing());
+                response.body(Body::duplex(move |client, out| {
+                    let lease = backend.exchange().lease();
+                    while_sending(&mut body, lease.transport(), client, move || backend.copy(out))
+                }))
+            }
         };
         Outcome::Response(response)
     }

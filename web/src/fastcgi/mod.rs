@@ -334,17 +334,16 @@ impl FastCgi {
     /// Sends the request to the backend with this body, and cancels that when the client leaves.
     fn pass(&self, request: &mut Request<'_>, script: &Arc<[u8]>, body: Result<Source, spool::Failed>) -> Response {
         let mut body = match body {
-            Ok(source) => Some(Sender::new(source)),
+            Ok(source) => Sender::new(source),
             Err(failed) => return failed.into_response(),
         };
-        while_client_stays(request, &mut |request| match body.take() {
-            Some(body) => self.answer_with_script(request, script, body),
-            None => unreachable!("called once"),
+        while_client_stays(request, &mut |request| {
+            self.answer_with_script(request, script, &mut body)
         })
     }
 
     /// Runs a script, and then the scripts of the paths to which the backend redirects inside the server.
-    fn answer_with_script(&self, request: &mut Request<'_>, script: &Arc<[u8]>, body: Sender) -> Response {
+    fn answer_with_script(&self, request: &mut Request<'_>, script: &Arc<[u8]>, body: &mut Sender) -> Response {
         // Scripts that look at the path themselves, as most front controllers do, want the one that the client knows.
         let sent = request.rewritten_from();
         let asked = Asked {
@@ -375,8 +374,7 @@ impl FastCgi {
                 uri: Cow::Borrowed(&next),
                 query: Cow::Borrowed(query),
             };
-            let nothing = Sender::new(Source::Spool(Spool::in_memory(Vec::new())));
-            next = match self.run(request, &asked, &script, nothing) {
+            next = match self.run(request, &asked, &script, &mut Sender::of_nothing()) {
                 Outcome::Response(response) => return response,
                 Outcome::Redirect(to) => to,
             };
@@ -476,7 +474,7 @@ impl FastCgi {
     }
 
     /// Sends one request to the backend, and sends it a second time where that is safe.
-    fn run(&self, request: &mut Request<'_>, asked: &Asked<'_>, script: &[u8], mut body: Sender) -> Outcome {
+    fn run(&self, request: &mut Request<'_>, asked: &Asked<'_>, script: &[u8], body: &mut Sender) -> Outcome {
         let mut opening = buffers::take_head();
         // The fields are gone before the backend is waited for.
         match Fields::of(request.headers()) {
@@ -491,7 +489,7 @@ impl FastCgi {
         }
         let affinity = self.upstream.affinity(request);
         let answered = self.upstream.attempt(affinity, |lease| {
-            self.run_over(lease, request, (asked.method, &opening), &mut body)
+            self.run_over(lease, request, (asked.method, &opening), body)
         });
         buffers::give_head(opening);
         match answered {
@@ -522,7 +520,8 @@ impl FastCgi {
     ) -> Result<BackendResponse, Failed<Failure>> {
         let is_fresh = !lease.is_reused();
         let stderr = stderr_of(request);
-        let mut exchange = Exchange::new(lease, self.keep, self.patience, body.progress(), stderr);
+        // It is wide, and moves with the response.
+        let mut exchange = Box::new(Exchange::new(lease, self.keep, self.patience, body.progress(), stderr));
         let lease = exchange.lease();
         let limit = self.head_bytes;
         let answered = match exchange.open(opening) {

@@ -374,8 +374,9 @@ fn has_body(method: &str) -> bool {
 
 /// Removes the port from a host. An IPv6 address keeps its brackets.
 fn host_name(host: &str) -> &str {
-    match host.rsplit_once(':') {
-        Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
+    // Byte by byte: hosts are short, and starting a vectorised search costs more.
+    match host.bytes().rposition(|byte| !byte.is_ascii_digit()) {
+        Some(colon) if host.as_bytes()[colon] == b':' => &host[..colon],
         _ => host,
     }
 }

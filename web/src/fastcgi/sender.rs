@@ -92,6 +92,11 @@ impl Sender {
         }
     }
 
+    /// Makes the sender of an empty body.
+    pub fn of_nothing() -> Sender {
+        Sender::new(Source::Spool(Spool::in_memory(Vec::new())))
+    }
+
     pub fn len(&self) -> u64 {
         match &self.source {
             Source::Spool(spool) => spool.len(),

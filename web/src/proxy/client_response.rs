@@ -77,6 +77,7 @@ pub(super) fn passing<'r>(reply: &'r Reply<'_>) -> impl Iterator<Item = (&'r str
     reply.headers().filter(|(name, _)| is_passing(reply, name))
 }
 
+#[inline(always)]
 fn is_passing(reply: &Reply<'_>, name: &str) -> bool {
     let is_of_connection = forwarded::may_be_known(name) && forwarded::is_of_connection(name);
     !(is_of_connection || reply.connection_names(name))

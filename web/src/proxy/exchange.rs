@@ -9,7 +9,7 @@ use std::io;
 
 use http::{StatusCode, Version};
 use osier::Cancelled;
-use osier_http::Reply;
+use osier_http::{BodyLength, Reply};
 
 use super::backend_response::{BackendResponse, NoHead};
 use super::client_response::{self, Head};
@@ -84,7 +84,8 @@ pub(super) struct Silent {
 }
 
 impl Silent {
-    fn new(backend: BackendResponse, mut sender: Sender, is_first: bool) -> Option<Silent> {
+    fn new(backend: BackendResponse, sender: &mut Sender, is_first: bool) -> Option<Silent> {
+        let mut sender = std::mem::replace(sender, Sender::new(BodyLength::None));
         sender.shrink();
         let by = backend.carrier()?.ticket().attempt();
         Some(Silent {
@@ -130,13 +131,13 @@ impl<'r> Asked<'r> {
 /// # Suspends
 ///
 /// Until there is a connection, and then for not long until the backend responds, if it has the whole request.
-pub(super) fn pass(settings: &Settings, request: &mut Request<'_>, target: &str, mut sender: Sender) -> Passed {
+pub(super) fn pass(settings: &Settings, request: &mut Request<'_>, target: &str, sender: &mut Sender) -> Passed {
     let asked = Asked::of(settings, request);
     let upstream = &settings.upstream;
     let mut tries = 0;
     let passed = upstream.attempt_http(asked.affinity, asked.upgrade.is_some(), |carrier| {
         tries += 1;
-        attempt(settings, request, &asked, target, &mut sender, carrier)
+        attempt(settings, request, &asked, target, sender, carrier)
     });
     conclude(settings, request, &asked, passed, (sender, tries == 1))
 }
@@ -157,7 +158,7 @@ pub(super) fn go_on(settings: &Settings, request: &mut Request<'_>, silent: Sile
     let failed = match proceed(settings, request, &asked, &mut sender, backend, waited) {
         Ok(outcome) => {
             let passed = Ok((outcome, by.backend()));
-            return conclude(settings, request, &asked, passed, (sender, is_first));
+            return conclude(settings, request, &asked, passed, (&mut sender, is_first));
         }
         Err(failed) => failed,
     };
@@ -175,7 +176,7 @@ pub(super) fn go_on(settings: &Settings, request: &mut Request<'_>, silent: Sile
         },
         false => Err(Unanswered::Failed(failed.failure)),
     };
-    conclude(settings, request, &asked, passed, (sender, is_first))
+    conclude(settings, request, &asked, passed, (&mut sender, is_first))
 }
 
 /// Makes the response of what the attempts have led to.
@@ -184,7 +185,7 @@ fn conclude(
     request: &Request<'_>,
     asked: &Asked<'_>,
     passed: Result<(Outcome, usize), Unanswered<Failure>>,
-    (sender, is_first): (Sender, bool),
+    (sender, is_first): (&mut Sender, bool),
 ) -> Passed {
     let failure = match passed {
         Ok((Outcome::Response(response), backend)) => {

@@ -379,7 +379,7 @@ impl Proxy {
             Err(response) => return response.into(),
         };
         match exchange::sender(&self.0, request) {
-            Ok(Some(sender)) => self.pass(request, &target, sender),
+            Ok(Some(mut sender)) => self.pass(request, &target, &mut sender),
             Ok(None) => {
                 let proxy = self.clone();
                 Answer::after_body(&self.0.spool, move |request, body| {
@@ -389,7 +389,10 @@ impl Proxy {
                     };
                     // The same as before, but it cannot be kept with a request that rests.
                     match exchange::target(&proxy.0, request) {
-                        Ok(target) => proxy.pass(request, &target, Sender::spooled(request.head.body(), body)),
+                        Ok(target) => {
+                            let mut sender = Sender::spooled(request.head.body(), body);
+                            proxy.pass(request, &target, &mut sender)
+                        }
                         Err(response) => response.into(),
                     }
                 })
@@ -398,7 +401,7 @@ impl Proxy {
         }
     }
 
-    fn pass(&self, request: &mut Request<'_>, target: &str, sender: Sender) -> Answer {
+    fn pass(&self, request: &mut Request<'_>, target: &str, sender: &mut Sender) -> Answer {
         self.run(request, |request| exchange::pass(&self.0, request, target, sender))
     }
 

@@ -134,10 +134,8 @@ fn websocket_key() -> Vec<u8> {
 
 /// Whether the other end of the connection is a trusted proxy.
 fn is_trusted(settings: &Settings, request: &Request<'_>) -> bool {
-    match (&settings.trust, request.connected_ip()) {
-        (Some(trust), Some(peer)) => trust(peer),
-        _ => false,
-    }
+    let Some(trust) = &settings.trust else { return false };
+    request.connected_ip().is_some_and(trust)
 }
 
 /// Whether the client used https.

@@ -41,9 +41,13 @@ impl Text {
             if at > 0 {
                 text.push(b'.');
             }
-            for &digit in itoa::Buffer::new().format(octet).as_bytes() {
-                text.push(digit);
+            if octet >= 100 {
+                text.push(b'0' + octet / 100);
             }
+            if octet >= 10 {
+                text.push(b'0' + octet / 10 % 10);
+            }
+            text.push(b'0' + octet % 10);
         }
         text
     }

@@ -278,7 +278,8 @@ impl Response {
     #[inline]
     pub fn content_type(mut self, value: &'static str) -> Self {
         if FieldLines::new().push("content-type", value.as_bytes()).is_err() {
-            return self.refuse("content-type");
+            self.refuse("content-type");
+            return self;
         }
         self.fields.remove("content-type");
         self.content_type = ContentType::Literal(value);
@@ -297,7 +298,12 @@ impl Response {
     /// assert_eq!(response.header("x-user", "a\nb").status(), StatusCode::INTERNAL_SERVER_ERROR);
     /// ```
     pub fn header(mut self, name: impl AsRef<str>, value: impl AsRef<[u8]>) -> Self {
-        let (name, value) = (name.as_ref(), value.as_ref());
+        self.set(name.as_ref(), value.as_ref());
+        self
+    }
+
+    /// Does what [`header`](Response::header) does, in place.
+    pub(crate) fn set(&mut self, name: &str, value: &[u8]) {
         if name.eq_ignore_ascii_case("connection") {
             self.close |= value.eq_ignore_ascii_case(b"close");
         } else if name.eq_ignore_ascii_case("content-type") {
@@ -307,14 +313,13 @@ impl Response {
             self.fields.remove(name);
             self.has_date = true;
         } else if name.eq_ignore_ascii_case("upgrade") {
-            return match self.status {
-                StatusCode::UPGRADE_REQUIRED if self.fields.upgrade(value).is_err() => self.refuse(name),
-                _ => self,
-            };
+            if self.status == StatusCode::UPGRADE_REQUIRED && self.fields.upgrade(value).is_err() {
+                self.refuse(name);
+            }
+            return;
         }
-        match self.fields.push(name, value) {
-            Ok(()) | Err(HeaderError::Reserved) => self,
-            Err(_) => self.refuse(name),
+        if !matches!(self.fields.push(name, value), Ok(()) | Err(HeaderError::Reserved)) {
+            self.refuse(name);
         }
     }
 
@@ -391,10 +396,10 @@ impl Response {
     }
 
     #[cold]
-    fn refuse(self, name: &str) -> Self {
-        Response::internal_error(format!(
+    fn refuse(&mut self, name: &str) {
+        *self = Response::internal_error(format!(
             "the handler set header {name:?} to a name or value that HTTP does not allow"
-        ))
+        ));
     }
 }
 

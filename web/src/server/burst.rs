@@ -458,14 +458,14 @@ impl<'b> Burst<'b> {
         let mut outline = Outline::new();
         let mut is_apart = false;
         loop {
+            if input.start == input.end {
+                return Step::Done(After::Wait(HeadScanner::new()));
+            }
             let usual = outline.find(&input.bytes[input.start..input.end], limits);
             let len = match usual {
                 Some(len) => len,
                 None => {
                     let mut scanner = HeadScanner::new();
-                    if input.start == input.end {
-                        return Step::Done(After::Wait(scanner));
-                    }
                     match scanner.scan(&input.bytes[input.start..input.end], limits) {
                         Ok(None) => return Step::Done(After::Wait(scanner)),
                         Ok(Some(len)) => len,

@@ -38,9 +38,8 @@ impl RequestId {
         let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
         let number = mixed ^ mixed >> 31;
         let mut bytes = [0; LONGEST];
-        for (at, byte) in bytes[..16].iter_mut().enumerate() {
-            *byte = b"0123456789abcdef"[(number >> (60 - 4 * at) & 15) as usize];
-        }
+        bytes[..8].copy_from_slice(&digits((number >> 32) as u32));
+        bytes[8..16].copy_from_slice(&digits(number as u32));
         RequestId {
             bytes,
             len: const { NonZeroU8::new(16).expect("not zero") },
@@ -60,6 +59,19 @@ impl RequestId {
     pub fn as_str(&self) -> &str {
         str::from_utf8(&self.bytes[..self.len.get().into()]).expect("ASCII, see `bytes`")
     }
+}
+
+/// The hexadecimal digits of a number, made at once: each half of a byte moves into a byte of its own, and those beyond 9 get the distance
+/// to the letters.
+fn digits(number: u32) -> [u8; 8] {
+    const ONES: u64 = u64::from_le_bytes([1; 8]);
+    let mut halves = u64::from(number);
+    halves = (halves << 16 | halves) & 0x0000_ffff_0000_ffff;
+    halves = (halves << 8 | halves) & 0x00ff_00ff_00ff_00ff;
+    halves = (halves << 4 | halves) & 0x0f0f_0f0f_0f0f_0f0f;
+    let letters = (halves + 6 * ONES) >> 4 & ONES;
+    let to_letters = u64::from(b'a' - b'9' - 1);
+    (halves + u64::from(b'0') * ONES + letters * to_letters).to_be_bytes()
 }
 
 impl PartialEq for RequestId {
@@ -100,6 +112,13 @@ mod tests {
             let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
             assert!(id.as_str().len() == 16 && id.as_str().bytes().all(is_digit), "{id}");
             assert!(seen.insert(id), "twice: {id}");
+        }
+    }
+
+    #[test]
+    fn digits_are_those_of_format() {
+        for number in [0, 0x0123_4567, 0x89ab_cdef, 0xf0e1_d2c3, u32::MAX] {
+            assert_eq!(digits(number), *format!("{number:08x}").as_bytes());
         }
     }
 

@@ -103,9 +103,20 @@ pub(crate) struct Mark {
 impl<'c> Output<'c> {
     /// Makes an output on `buffer`, which must be empty.
     pub(crate) fn new(sink: impl Into<Sink<'c>>, buffer: Vec<u8>) -> Self {
+        Output::made(sink.into(), buffer, None)
+    }
+
+    /// Does the same. Makes waits of the server's own end when `shutdown` is set.
+    pub(crate) fn until(sink: impl Into<Sink<'c>>, buffer: Vec<u8>, shutdown: &'c Arc<Event>) -> Self {
+        Output::made(sink.into(), buffer, Some(shutdown))
+    }
+
+    /// Makes an output where the caller wants it: it is wide, and moving it costs more than making it.
+    #[inline(always)]
+    fn made(sink: Sink<'c>, buffer: Vec<u8>, shutdown: Option<&'c Arc<Event>>) -> Self {
         debug_assert!(buffer.is_empty());
         Output {
-            sink: sink.into(),
+            sink,
             state: RefCell::new(OutputState {
                 buffer,
                 chunk: None,
@@ -120,18 +131,13 @@ impl<'c> Output<'c> {
                 trailers: Trailers::new(),
                 rest: None,
             }),
-            shutdown: None,
+            shutdown,
         }
     }
 
-    /// Makes waits of the server's own end when `shutdown` is set.
-    pub(crate) fn until(mut self, shutdown: &'c Arc<Event>) -> Self {
-        self.shutdown = Some(shutdown);
-        self
-    }
-
-    pub(crate) fn into_buffer(self) -> Vec<u8> {
-        let mut buffer = self.state.into_inner().buffer;
+    /// Takes the buffer, emptied, when the output is no longer needed.
+    pub(crate) fn take_buffer(&self) -> Vec<u8> {
+        let mut buffer = std::mem::take(&mut self.state().buffer);
         buffer.clear();
         buffer
     }

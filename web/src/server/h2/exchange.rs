@@ -58,7 +58,7 @@ fn run(stream: &Stream, answer: impl FnOnce(Peer<'_>, &Output<'_>) -> Option<Aft
     let shared = &stream.shared;
     let worker = &shared.local.worker;
     let client: &dyn ClientStream = stream;
-    let output = Output::new(client, worker.take_output()).until(&worker.server.shutdown);
+    let output = Output::until(client, worker.take_output(), &worker.server.shutdown);
     match answer(client.into(), &output) {
         None | Some(After::Linger(_) | After::End(CloseReason::LastResponse)) => {
             let is_whole = !output.is_broken();
@@ -71,16 +71,16 @@ fn run(stream: &Stream, answer: impl FnOnce(Peer<'_>, &Output<'_>) -> Option<Aft
         }
         Some(After::Taken(takeover, extensions)) => {
             let goes_on = output.flush().is_ok() && tunnel::begin(stream, takeover, extensions);
-            worker.give_output(output.into_buffer());
+            worker.give_output(output.take_buffer());
             if goes_on {
                 return Next::GoesOn;
             }
         }
         Some(After::Pause(response)) => {
-            worker.give_output(output.into_buffer());
+            worker.give_output(output.take_buffer());
             return Next::Pauses(response);
         }
-        Some(After::End(_) | After::Gone) => worker.give_output(output.into_buffer()),
+        Some(After::End(_) | After::Gone) => worker.give_output(output.take_buffer()),
         Some(After::Wait(_) | After::Send(_) | After::Receive(_)) => unreachable!("only a connection rests"),
     }
     Next::Ends
