@@ -205,9 +205,8 @@ impl Queue {
     /// Takes the task to be polled next.
     pub(crate) fn pop(&self) -> Option<Runnable> {
         let runs = self.last_woken_runs.get();
-        if runs < LAST_WOKEN_RUNS
-            && let Some(task) = self.last_woken.pop()
-        {
+        let others_first = runs >= LAST_WOKEN_RUNS;
+        if !others_first && let Some(task) = self.last_woken.pop() {
             self.last_woken_runs.set(runs + 1);
             return Some(task);
         }
@@ -218,7 +217,10 @@ impl Queue {
             false => self.deque.pop().or_else(local),
             true => local().or_else(|| self.deque.pop()),
         };
-        queued.or_else(|| self.last_woken.pop())
+        match queued {
+            None if others_first => self.last_woken.pop(),
+            queued => queued,
+        }
     }
 }
 

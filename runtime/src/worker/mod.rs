@@ -279,13 +279,13 @@ impl Worker {
             // One new fiber, then those that were ready before it: a fiber that spawns and yields sees the new one run
             // first.
             let ready = self.slots.ready();
-            let job = self.next_job();
-            if ready == 0 && job.is_none() {
-                break;
-            }
-            if let Some(job) = job {
-                self.start(job);
-                *share -= 1;
+            match self.next_job() {
+                Some(job) => {
+                    self.start(job);
+                    *share -= 1;
+                }
+                None if ready == 0 => break,
+                None => {}
             }
             let turns = ready.min(FRESH_EVERY).min(*share);
             for _ in 0..turns {
@@ -488,8 +488,13 @@ impl Worker {
         }
         // A worker that never runs out of its own jobs must take arrivals too.
         self.take_arrivals();
-        self.scheduler.take_injected(&self.fresh);
-        self.scheduler.take_woken(self.index, &self.tasks);
+        if self.scheduler.take_injected(&self.fresh) {
+            self.remote.desk.steals.add(1);
+        }
+        if self.scheduler.take_woken(&self.tasks) {
+            self.remote.desk.steals.add(1);
+        }
+        self.scheduler.take_local(self.index, &self.tasks);
         if self.is_to_stop() {
             self.stop();
         }

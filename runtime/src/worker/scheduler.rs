@@ -185,11 +185,9 @@ impl Scheduler {
                 .any(|worker| !worker.stealer.is_empty() || !worker.stealers.is_empty())
     }
 
-    /// Takes some of the jobs from outside into a worker's deque. A worker that has others to run calls it too.
-    pub(crate) fn take_injected(&self, fresh: &Deque<Job>) {
-        if !self.injector.is_empty() {
-            self.steal(|| self.injector.steal_batch(fresh));
-        }
+    /// Takes some of the jobs from outside into a worker's deque. A worker that has others to run calls it too. Returns whether there were any.
+    pub(crate) fn take_injected(&self, fresh: &Deque<Job>) -> bool {
+        !self.injector.is_empty() && self.steal(|| self.injector.steal_batch(fresh))
     }
 
     /// Hands over the jobs sent to worker `index`.
@@ -228,11 +226,13 @@ impl Scheduler {
             })
     }
 
-    /// Takes some of the tasks that others have woken: tasks from outside, and tasks that only worker `index` may poll.
-    pub(crate) fn take_woken(&self, index: usize, queue: &executor::Queue) {
-        if !self.tasks.is_empty() {
-            self.steal(|| self.tasks.steal_batch(queue.deque()));
-        }
+    /// Takes some of the tasks from outside into a worker's deque. Returns whether there were any.
+    pub(crate) fn take_woken(&self, queue: &executor::Queue) -> bool {
+        !self.tasks.is_empty() && self.steal(|| self.tasks.steal_batch(queue.deque()))
+    }
+
+    /// Takes the tasks that others have woken and only worker `index` may poll.
+    pub(crate) fn take_local(&self, index: usize, queue: &executor::Queue) {
         let local = &self.queues[index].local_tasks;
         while !local.is_empty() {
             if let Steal::Success(task) = local.steal() {

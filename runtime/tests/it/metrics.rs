@@ -71,8 +71,7 @@ fn wake_ups_events_and_steals_are_counted() {
             theirs.wait();
         }
     };
-    // A job from outside that comes while the worker is busy: after that turn it looks for work elsewhere. One that comes between this look and
-    // its sleep is taken, too, but counts as no find.
+    // A job from outside comes while the worker is busy.
     let waits = runtime.run(|| thread::scope(|scope| scope.spawn(|| runtime.spawn(wait)).join().unwrap()));
     let before = until(&runtime, |worker| worker.fibers == 1 && worker.steals > 0);
     // Whether the worker sleeps already when the event is set cannot be seen, and a worker that is awake needs no wake-up:
