@@ -114,6 +114,11 @@ mod tests {
             assert!(is_field_name(&KNOWN[..length].to_ascii_uppercase(), &KNOWN[..length]));
             assert!(!is_field_name(&KNOWN[..length], KNOWN));
             assert!(!is_field_name(KNOWN, &KNOWN[..length]));
+            for at in 0..length {
+                let mut other = KNOWN[..length].to_vec();
+                other[at] = b'!';
+                assert!(!is_field_name(&other, &KNOWN[..length]), "{at} of {length}");
+            }
         }
     }
 }

@@ -141,6 +141,8 @@ pub(crate) struct Worker {
     /// The place that is shown as the origin of fibers of connections at rest.
     connection: &'static Location<'static>,
     calls: Calls,
+    /// Whether the last look took jobs or tasks from outside. It takes a part of them, so there may be more.
+    took_some: Cell<bool>,
     /// Connections at rest.
     resting: Cell<usize>,
     next_id: Cell<u64>,
@@ -190,6 +192,7 @@ impl Worker {
             trimmers: Trimmers::default(),
             connection: Location::caller(),
             calls: Calls::new(),
+            took_some: Cell::new(false),
             resting: Cell::new(0),
             next_id: Cell::new(remote.next_fiber.load(Ordering::Relaxed)),
             first_id: remote.next_fiber.load(Ordering::Relaxed),
@@ -441,8 +444,8 @@ impl Worker {
     /// Takes jobs that wait elsewhere: jobs sent to this worker, jobs from outside, jobs of a busy neighbour.
     fn find_work(&self) -> bool {
         if self.scheduler.workers() == 1 && self.clock.is_real() {
-            // It has taken them since its last look at the poller, and looks once more before it sleeps.
-            return false;
+            // It has looked since its last look at the poller, and looks once more before it sleeps.
+            return self.took_some.get() && self.search();
         }
         let arrived = self.take_arrivals();
         if arrived || self.scheduler.workers() == 1 {
@@ -488,12 +491,12 @@ impl Worker {
         }
         // A worker that never runs out of its own jobs must take arrivals too.
         self.take_arrivals();
-        if self.scheduler.take_injected(&self.fresh) {
-            self.remote.desk.steals.add(1);
-        }
-        if self.scheduler.take_woken(&self.tasks) {
-            self.remote.desk.steals.add(1);
-        }
+        let (jobs, tasks) = (
+            self.scheduler.take_injected(&self.fresh),
+            self.scheduler.take_woken(&self.tasks),
+        );
+        self.remote.desk.steals.add(u64::from(jobs) + u64::from(tasks));
+        self.took_some.set(jobs || tasks);
         self.scheduler.take_local(self.index, &self.tasks);
         if self.is_to_stop() {
             self.stop();

@@ -124,7 +124,9 @@ impl Worker {
 
     /// Counts ready calls of a future that this worker polls. Returns whether its poll may go on.
     pub(crate) fn spend(&self, count: u16) -> bool {
-        let Calls { polled, polled_since, .. } = &self.calls;
+        let Calls {
+            polled, polled_since, ..
+        } = &self.calls;
         let before = polled.get();
         if before >= CALLS_BUDGET {
             let goes_on = before >= CALLS_BUDGET + REFUSALS;

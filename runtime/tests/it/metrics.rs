@@ -2,7 +2,7 @@
 
 use std::io::{Read, Write};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -94,6 +94,27 @@ fn wake_ups_events_and_steals_are_counted() {
     });
     waits.cancel();
     reads.cancel();
+}
+
+#[test]
+fn a_worker_with_tasks_from_outside_does_not_sleep_between_them() {
+    const TASKS: usize = 100;
+    let runtime = runtime(1);
+    let done = Arc::new(AtomicUsize::new(0));
+    // Queued while the worker is busy. It takes them in parts.
+    let before = runtime.run(|| {
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                for _ in 0..TASKS {
+                    let done = Arc::clone(&done);
+                    drop(runtime.spawn_future(async move { done.fetch_add(1, Ordering::Relaxed) }));
+                }
+            });
+        });
+        runtime.metrics().workers[0].sleeps
+    });
+    let after = until(&runtime, |_| done.load(Ordering::Relaxed) == TASKS).sleeps;
+    assert!(after <= before + 3, "{} sleeps", after - before);
 }
 
 #[test]

@@ -358,6 +358,8 @@ impl FastCgi {
             Outcome::Response(response) => return response,
             Outcome::Redirect(to) => to,
         };
+        // The other scripts get no body, so its memory and its file are for other requests.
+        *body = Sender::of_nothing();
         for _ in 0..REDIRECTS {
             let (path, query) = next.split_once('?').unwrap_or((&next, ""));
             let script = match Wanted::parse(path).map(|path| self.find(&path)) {

@@ -401,6 +401,7 @@ impl Proxy {
         }
     }
 
+    /// Keeps the request's body, and its part of `spool`, also while the handler for a redirect inside of the server runs.
     fn pass(&self, request: &mut Request<'_>, target: &str, sender: &mut Sender) -> Answer {
         self.run(request, |request| exchange::pass(&self.0, request, target, sender))
     }

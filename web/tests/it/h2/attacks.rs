@@ -100,7 +100,7 @@ fn rapid_resets_do_not_hold_up_a_quiet_client() {
     println!("{handled} handlers ran for {} cancelled requests", CONNECTIONS * RESETS);
     assert!(handled <= CONNECTIONS * (limits.reset_burst as usize + 1), "{handled}");
     // It has its turn among the attackers.
-    assert!(served >= CONNECTIONS / 40, "{served} quiet requests");
+    assert!(served >= CONNECTIONS / 100, "{served} quiet requests");
     assert!(site.logged("too many resets"));
 }
 
