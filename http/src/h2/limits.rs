@@ -6,8 +6,8 @@ use super::frame::{DEFAULT_MAX_FRAME_SIZE, MAX_31, Settings};
 
 /// The bounds of an HTTP/2 connection. They bound memory and work whatever the peer sends.
 ///
-/// The memory of one connection is at most the sum of `heads_bytes`, `connection_window`, `output_bytes`, the two tables, one head
-/// that is arriving (`head_bytes`), 32 KiB of answers, and a few hundred bytes a stream. A response that a server sends adds its head.
+/// The memory of one connection is at most the sum of `heads_bytes`, `connection_window`, `growth`, `output_bytes`, the two tables, one
+/// head that is arriving (`head_bytes`), 32 KiB of answers, and a few hundred bytes a stream. A response that a server sends adds its head.
 ///
 /// ```
 /// use osier_http::h2::Limits;
@@ -28,14 +28,19 @@ pub struct Limits {
     /// [`finish`](super::Connection::finish), or until a tunnel begins. A request beyond it is refused, and the stream of a response or
     /// a trailer is reset. An interim response does not count: its owner is soon done with it. Default: 512 KiB.
     pub heads_bytes: usize,
-    /// The most bytes of one body that wait for their handler. While the handler reads as fast as the peer sends, the window grows to
-    /// `grown_window`. At most 2^31 - 1. Default: 65,535.
+    /// The most bytes of one body that wait for their handler. While the handler keeps up with a fast peer, the window grows. At
+    /// most 2^31 - 1. Default: 65,535.
     pub stream_window: u32,
-    /// The size to which the window of one body grows, but at most half of `connection_window`. Default: no other bound.
+    /// The size to which the window of one body grows as a part of `connection_window`, but at most half of that. Beyond this size it
+    /// is `growth`. Default: no other bound.
     pub grown_window: u32,
-    /// The most bytes of all bodies that wait for their handlers. At least 65,535, and at most 2^31 - 1. An upload is no faster than
-    /// half of it in a round trip. Default: 2 MiB.
+    /// The most bytes of all bodies that wait for their handlers, without `growth`. At least 65,535, and at most 2^31 - 1. Default:
+    /// 2 MiB.
     pub connection_window: u32,
+    /// The most bytes by which the window of the connection grows beyond `connection_window`, together with those of bodies whose
+    /// handlers keep up. One body has at most half of what the others leave. An upload is no faster than the window of its body in
+    /// each round trip. At most 2^31 - 1, less `connection_window`. Default: 16 MiB.
+    pub growth: u32,
     /// The most bytes of a frame's payload. At least 16,384, and at most 2^24 - 1. Default: 16,384.
     pub max_frame: u32,
     /// The most bytes of a head or a trailer, where a field costs its name, its value and 32 more. A request beyond it gets 431.
@@ -85,6 +90,7 @@ impl Limits {
         stream_window: 65_535,
         grown_window: u32::MAX,
         connection_window: 2 << 20,
+        growth: 16 << 20,
         max_frame: 16_384,
         head_bytes: 32 << 10,
         header_count: 100,
@@ -103,9 +109,11 @@ impl Limits {
 
     /// The limits with every value inside the bounds of the RFC.
     pub(super) fn clamped(&self) -> Limits {
+        let connection_window = self.connection_window.clamp(INITIAL_WINDOW, MAX_WINDOW);
         Limits {
             stream_window: self.stream_window.min(MAX_WINDOW),
-            connection_window: self.connection_window.clamp(INITIAL_WINDOW, MAX_WINDOW),
+            connection_window,
+            growth: self.growth.min(MAX_WINDOW - connection_window),
             max_frame: self.max_frame.clamp(DEFAULT_MAX_FRAME_SIZE, (1 << 24) - 1),
             output_bytes: self.output_bytes.max(1 << 10),
             stall_bytes: self.stall_bytes.max(1),

@@ -26,6 +26,7 @@ mod event;
 mod export;
 mod fields;
 pub mod frame;
+mod growth;
 pub mod hpack;
 mod limits;
 mod output;

@@ -15,6 +15,7 @@ use std::time::Instant;
 
 use super::Priority;
 use super::export::{Reader, Writer};
+use super::growth::Pace;
 use super::window::{ReceiveWindow, SendWindow};
 use crate::message::FieldSection;
 
@@ -57,6 +58,8 @@ pub(super) struct Stream {
     pub(super) receive_window: ReceiveWindow,
     /// Bytes of the body that the owner has and has not consumed.
     pub(super) held: u32,
+    /// How fast the owner consumes them.
+    pub(super) pace: Pace,
     /// Bytes that Content-Length still announces.
     pub(super) length_left: Option<u64>,
     /// Bytes of memory that the received heads and the received trailer take.
@@ -104,6 +107,7 @@ impl Stream {
             send_window,
             receive_window,
             held: 0,
+            pace: Pace::default(),
             length_left: None,
             head_bytes: 0,
             priority: UNSIGNALLED,

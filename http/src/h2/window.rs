@@ -7,36 +7,43 @@ use super::limits::MAX_WINDOW;
 #[derive(Debug)]
 pub(super) struct ReceiveWindow {
     /// Negative if our settings made the window smaller after the peer had used it.
-    left: i64,
+    left: i32,
     /// Bytes that may be announced to the peer.
     credit: u32,
     /// The size that the window has when nothing waits for a handler.
     target: u32,
+    /// Bytes that will not be announced again, because the window was larger. What the peer knows cannot be taken back.
+    debt: u32,
 }
 
 impl ReceiveWindow {
     /// `granted`: the window that the peer knows. `target`: the window that it will have.
     pub(super) fn new(granted: u32, target: u32) -> ReceiveWindow {
         ReceiveWindow {
-            left: i64::from(granted),
+            left: fit(granted.into()),
             credit: 0,
             target,
+            debt: 0,
         }
     }
 
     pub(super) fn export(&self, to: &mut Writer) {
-        to.number(self.left as u64);
+        to.number(self.size() as u64);
         to.number(self.credit);
         to.number(self.target);
     }
 
+    /// Reads the window of a connection at rest: no byte waits for a handler.
     pub(super) fn import(from: &mut Reader<'_>) -> Option<ReceiveWindow> {
-        let window = ReceiveWindow {
-            left: from.window()?,
-            credit: from.number()?,
-            target: from.number()?,
-        };
-        (window.credit.max(window.target) <= MAX_WINDOW).then_some(window)
+        let (left, credit, target) = (from.window()?, from.number::<u32>()?, from.number::<u32>()?);
+        let is_valid = credit.max(target) <= MAX_WINDOW;
+        let debt = left + i64::from(credit) - i64::from(target);
+        is_valid.then(|| ReceiveWindow {
+            left: fit(left),
+            credit,
+            target,
+            debt: u32::try_from(debt).unwrap_or(0),
+        })
     }
 
     /// The bytes that the peer may send now.
@@ -46,51 +53,65 @@ impl ReceiveWindow {
 
     /// The size as the peer counts it, which may be negative.
     pub(super) fn size(&self) -> i64 {
-        self.left
+        self.left.into()
     }
 
     /// Takes a frame of `length` bytes. False: the peer has sent more than the window.
     #[must_use]
     pub(super) fn charge(&mut self, length: u32) -> bool {
-        let left = self.left - i64::from(length);
+        let left = self.size() - i64::from(length);
         let fits = left >= 0 || length == 0;
         if fits {
-            self.left = left;
+            self.left = fit(left);
         }
         fits
     }
 
-    /// Gives `count` bytes back. Returns an increment to announce, once half of the window has come together.
+    /// The size that the window has when nothing waits for a handler.
+    pub(super) fn target(&self) -> u32 {
+        self.target
+    }
+
+    /// By how much the window is still larger than its [`target`](ReceiveWindow::target).
+    pub(super) fn debt(&self) -> u32 {
+        self.debt
+    }
+
+    /// Gives `count` bytes back. Returns an increment to announce, once half of the window has come together, or [`STEP`].
     pub(super) fn give(&mut self, count: u32) -> Option<u32> {
-        let announces = self.announces(count);
-        self.credit += count;
-        if !announces {
+        let paid = count.min(self.debt);
+        self.debt -= paid;
+        self.credit += count - paid;
+        if self.credit == 0 || self.credit < STEP.min(self.target / 2) {
             return None;
         }
         let increment = std::mem::take(&mut self.credit);
-        self.left += i64::from(increment);
+        self.left = fit(self.size() + i64::from(increment));
         Some(increment)
     }
 
-    /// Makes the window twice as large, but not larger than `most`. The next announcement has the difference.
-    pub(super) fn grow(&mut self, most: u32) {
-        let target = self.target.saturating_mul(2).min(most);
-        if target > self.target {
-            self.credit += target - self.target;
-            self.target = target;
-        }
-    }
-
-    /// Whether giving back `count` bytes leads to an announcement.
-    pub(super) fn announces(&self, count: u32) -> bool {
-        self.credit + count > 0 && self.credit + count >= self.target / 2
+    /// Makes the window larger: the next announcement has the difference. Or smaller: that many bytes less are announced.
+    pub(super) fn resize(&mut self, target: u32) {
+        let grown = target.saturating_sub(self.target);
+        let paid = grown.min(self.debt);
+        self.debt = self.debt - paid + self.target.saturating_sub(target);
+        self.credit += grown - paid;
+        self.target = target;
     }
 
     /// The peer has learned of a setting that makes the window larger or smaller by `by` bytes.
     pub(super) fn adjust(&mut self, by: i64) {
-        self.left += by;
+        self.left = fit(self.size() + by);
     }
 }
+
+/// No window is larger than 31 bits.
+fn fit(left: i64) -> i32 {
+    left.clamp(i32::MIN.into(), i32::MAX.into()) as i32
+}
+
+/// The most bytes that wait for an announcement. A peer far away uses the whole of a large window only if it hears often.
+const STEP: u32 = 256 << 10;
 
 /// The bytes that may still be sent, on one stream or on the connection.
 #[derive(Debug)]
@@ -152,14 +173,28 @@ mod tests {
     }
 
     #[test]
-    fn a_window_grows_to_its_bound() {
+    fn a_larger_window_is_announced_and_a_smaller_one_is_reached_by_and_by() {
         let mut window = ReceiveWindow::new(100, 100);
-        assert!(window.charge(60) && window.announces(50) && !window.announces(49));
-        window.grow(150);
+        assert!(window.charge(60));
+        window.resize(150);
         assert_eq!(window.give(60), Some(110));
         assert!(window.charge(150) && !window.charge(1));
-        window.grow(150);
-        assert_eq!((window.give(74), window.give(76)), (None, Some(150)));
+        window.resize(60);
+        assert_eq!((window.give(89), window.give(30), window.debt()), (None, None, 0));
+        assert_eq!(window.give(31), Some(60));
+        // Growth takes back what is not paid yet.
+        window.resize(20);
+        window.resize(50);
+        assert_eq!((window.debt(), window.left()), (10, 60));
+        assert!(window.charge(60) && !window.charge(1));
+        assert_eq!(window.give(60), Some(50));
+    }
+
+    #[test]
+    fn a_large_window_is_announced_in_steps() {
+        let mut window = ReceiveWindow::new(8 << 20, 8 << 20);
+        assert!(window.charge(1 << 20));
+        assert_eq!((window.give(STEP - 1), window.give(1)), (None, Some(STEP)));
     }
 
     #[test]

@@ -44,6 +44,7 @@ fn limits(table: Section<'_>) -> Http2Limits {
         heads_bytes: memory("heads_bytes", 1 << 10, heads.min(MEMORY_MAX as usize)),
         stream_window: bytes("stream_window", 1..=MAX_WINDOW, default.stream_window),
         connection_window: bytes("connection_window", 65_535..=MAX_WINDOW, default.connection_window),
+        growth: bytes("growth", 0..=MAX_WINDOW, default.growth),
         max_frame: bytes("max_frame", FRAMES, default.max_frame),
         decoder_table: bytes("decoder_table", 0..=MEMORY_MAX, default.decoder_table),
         encoder_table: bytes("encoder_table", 0..=MEMORY_MAX, default.encoder_table),

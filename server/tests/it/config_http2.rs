@@ -95,7 +95,7 @@ fn sites(limits: &str) -> Sites {
 fn the_settings_of_a_connection_are_those_of_the_file() {
     let sites = Sites::start(&format!(
         "[[listen]]\naddress = \"127.0.0.1:0\"\nhead.bytes = \"20KiB\"\n[listen.http2]\nmax_streams = 7\nstream_window = 70000\n\
-         connection_window = \"1MiB\"\nmax_frame = 20000\ndecoder_table = 5000\nextended_connect = false\n{SITE}"
+         connection_window = \"1MiB\"\ngrowth = \"4MiB\"\nmax_frame = 20000\ndecoder_table = 5000\nextended_connect = false\n{SITE}"
     ));
     let mut client = Client::connect(&sites, &[]);
     let frame = client.until(SETTINGS);

@@ -35,6 +35,8 @@ pub(crate) mod close;
 pub(crate) mod date;
 #[cfg(feature = "h2")]
 pub(crate) mod frames;
+#[cfg(feature = "h2")]
+pub(crate) mod growth;
 #[cfg(feature = "upgrade")]
 pub(crate) mod handover;
 #[cfg(feature = "tls")]

@@ -36,7 +36,7 @@ use super::limits::INITIAL_WINDOW;
 use super::output::Output;
 use super::stream::{Direction, Forgotten, ResetBy, Stream, StreamId, Streams};
 use super::window::{ReceiveWindow, SendWindow};
-use super::{Error, ErrorCode, Limits, Priority};
+use super::{Error, ErrorCode, Limits, Priority, growth};
 use ending::Ending;
 use repeated::{Received, Sent};
 use room::Room;
@@ -336,6 +336,24 @@ impl Connection {
 
     /// Reports that a handler has read `count` bytes of a body. The peer may then send as many more.
     pub fn consumed(&mut self, stream: StreamId, count: usize) {
+        self.take_back(stream, count, |_, _, _| {});
+    }
+
+    /// Reports what [`consumed`](Self::consumed) does, and lets windows grow while the [handler waits](Self::reader_waits) for a fast peer: at
+    /// this call by up to `room` bytes beyond [`Limits::connection_window`]. `None` is for an owner that is short of memory: windows become
+    /// small again as bodies are read.
+    pub fn consumed_within(&mut self, stream: StreamId, count: usize, room: Option<usize>, now: Instant) {
+        self.take_back(stream, count, |limits, windows, count| {
+            growth::follow(limits, windows, (count, room), now);
+        });
+    }
+
+    fn take_back(
+        &mut self,
+        stream: StreamId,
+        count: usize,
+        follow: impl FnOnce(&Limits, (&mut Stream, &mut ReceiveWindow), u32),
+    ) {
         let Some(state) = self.streams.get_mut(stream).filter(|_| self.failed.is_none()) else {
             return;
         };
@@ -343,16 +361,27 @@ impl Connection {
         let count = u32::try_from(count).map_or(state.held, |count| count.min(state.held));
         state.held -= count;
         if state.receiving == Direction::Body && state.reset.is_none() {
-            if state.held == 0 && state.receive_window.announces(count) {
-                // The handler is as fast as the peer. The connection's window still bounds what may wait for it.
-                let most = self.limits.grown_window.min(self.limits.connection_window / 2);
-                state.receive_window.grow(most);
-            }
+            follow(&self.limits, (state, &mut self.receive_window), count);
             if let Some(increment) = state.receive_window.give(count) {
                 frame::window_update(self.output.frames(), stream, increment);
             }
         }
         self.give_back(count);
+    }
+
+    /// Reports that a handler waits for bytes of a body: it is as fast as the peer, so the window of the body may grow. See
+    /// [`consumed_within`](Self::consumed_within).
+    pub fn reader_waits(&mut self, stream: StreamId) {
+        if let Some(state) = self.streams.get_mut(stream) {
+            state.pace.has_waited = true;
+        }
+    }
+
+    /// The bytes by which the window of the connection is larger than [`Limits::connection_window`].
+    pub fn grown(&self) -> usize {
+        let target = self.receive_window.target();
+        let beyond = target.saturating_sub(self.limits.connection_window);
+        (beyond + self.receive_window.debt()) as usize
     }
 
     /// Gives received bytes back to the connection's window.
@@ -396,10 +425,11 @@ impl Connection {
             (Role::Client, ..) => self.reset(stream, ErrorCode::CANCEL),
         }
         self.take_turn(stream);
-        if let Some(state) = self.streams.remove(stream) {
+        if let Some(mut state) = self.streams.remove(stream) {
+            let window = state.receive_window.size();
+            growth::end(&self.limits, &mut state, &mut self.receive_window);
             self.give_back(state.held);
             self.heads -= state.head_bytes as usize;
-            let window = state.receive_window.size();
             if is_unwanted {
                 self.reset_when_read(stream, window);
             } else if state.receiving != Direction::Ended && state.reset != Some(ResetBy::Peer) {
@@ -429,12 +459,12 @@ impl Connection {
     /// can still be read, so its bytes count until then.
     fn release(&mut self, stream: StreamId) {
         self.take_turn(stream);
-        let held = self
-            .streams
-            .get_mut(stream)
-            .filter(|state| state.receiving != Direction::Ended)
-            .map_or(0, |state| std::mem::take(&mut state.held));
-        self.give_back(held);
+        let state = self.streams.get_mut(stream);
+        if let Some(state) = state.filter(|state| state.receiving != Direction::Ended) {
+            growth::end(&self.limits, state, &mut self.receive_window);
+            let held = std::mem::take(&mut state.held);
+            self.give_back(held);
+        }
     }
 
     /// Takes units from the budget of frames.

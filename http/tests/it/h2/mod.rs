@@ -4,6 +4,7 @@ mod attacks;
 mod export;
 mod flow;
 mod frames;
+mod growth;
 mod heads;
 mod hpack;
 #[cfg(unix)]

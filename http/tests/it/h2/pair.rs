@@ -60,6 +60,8 @@ fn limits() -> impl Strategy<Value = Limits> {
                 max_frame,
                 decoder_table,
                 connection_window: 65_535,
+                grown_window: 4 * stream_window,
+                growth: 16 * stream_window,
                 // A window of one byte makes a frame of each.
                 frame_burst: 1 << 30,
                 ..Limits::default()
@@ -159,11 +161,13 @@ impl Side {
         self.connection.finish(stream);
     }
 
-    fn read(&mut self) -> bool {
+    fn read(&mut self, now: Instant) -> bool {
         let mut has_read = false;
         for (stream, flow) in &mut self.flows {
             if flow.unread > 0 {
-                self.connection.consumed(*stream, std::mem::take(&mut flow.unread));
+                let count = std::mem::take(&mut flow.unread);
+                self.connection.consumed_within(*stream, count, Some(usize::MAX), now);
+                self.connection.reader_waits(*stream);
                 has_read = true;
             }
         }
@@ -275,7 +279,7 @@ impl Run {
                     flow.unread += bytes.len();
                     flow.has_received = end;
                     if !self.program.is_lazy {
-                        side.read();
+                        side.read(self.now);
                     }
                     self.after(at, stream);
                 }
@@ -365,7 +369,7 @@ impl Run {
                 self.sides[at].wake(self.now);
             }
             if !has_moved {
-                let has_read = self.sides[CLIENT].read() | self.sides[SERVER].read();
+                let has_read = self.sides[CLIENT].read(self.now) | self.sides[SERVER].read(self.now);
                 let has_output = self.sides.iter().any(|side| !side.connection.output().is_empty());
                 if !has_read && !has_output && self.program.exchanges.is_empty() {
                     break;
@@ -431,8 +435,8 @@ impl Run {
             self.open();
             while self.cross(CLIENT, 1000)
                 | self.cross(SERVER, 1000)
-                | self.sides[CLIENT].read()
-                | self.sides[SERVER].read()
+                | self.sides[CLIENT].read(self.now)
+                | self.sides[SERVER].read(self.now)
             {}
             let (stream, _) = self.opened.first_key_value().unwrap();
             assert_eq!(

@@ -13,6 +13,7 @@ use osier_http::h2::{self, ErrorCode, RequestHead, StreamId};
 
 use crate::conn::close::CloseReason;
 use crate::conn::frames::Writer;
+use crate::conn::growth::Growth;
 use crate::conn::inlet::Inlet;
 use crate::conn::serve::Local;
 use crate::conn::transport::Transport;
@@ -22,6 +23,7 @@ pub(super) struct Shared {
     pub(super) link: Rc<Link>,
     pub(super) local: Rc<Local>,
     pub(super) machine: RefCell<h2::Connection>,
+    pub(super) growth: Growth,
     /// The streams whose handlers have not ended, by id. One that nobody has needed yet has no inlet.
     streams: RefCell<VecDeque<(StreamId, Option<Rc<Inlet>>)>>,
     /// New streams that nobody serves yet. One that is reset before is never served.
@@ -104,6 +106,7 @@ impl Shared {
             link: link.clone(),
             local: local.clone(),
             machine: RefCell::new(machine),
+            growth: Growth::default(),
             streams: RefCell::new(VecDeque::new()),
             new: RefCell::new(VecDeque::new()),
             granted: Cell::new(0),

@@ -207,11 +207,16 @@ impl Stream {
         }
     }
 
+    /// Notes that the handler is as fast as the client.
+    fn waits(&self) {
+        self.shared.machine.borrow_mut().reader_waits(self.id);
+    }
+
     /// Reads received bytes and opens the windows for as many. `None` if bytes have to arrive.
     fn take(&self, into: &mut [u8]) -> io::Result<Option<usize>> {
         let taken = self.inlet().take(into)?;
         if let Some(count @ 1..) = taken {
-            self.shared.machine.borrow_mut().consumed(self.id, count);
+            self.shared.growth.consumed(&self.shared.machine, self.id, count);
             self.shared.flush_soon();
         }
         Ok(taken)
@@ -244,7 +249,10 @@ impl ClientStream for Stream {
     }
 
     fn try_read(&self, into: &mut [u8]) -> io::Result<usize> {
-        self.take(into)?.ok_or_else(|| io::ErrorKind::WouldBlock.into())
+        self.take(into)?.ok_or_else(|| {
+            self.waits();
+            io::ErrorKind::WouldBlock.into()
+        })
     }
 
     fn take_trailers(&self) -> Trailers {
@@ -254,6 +262,7 @@ impl ClientStream for Stream {
     fn wait_readable(&self, patience: Duration) -> io::Result<()> {
         let inlet = self.inlet();
         while !inlet.is_readable() {
+            self.waits();
             if !inlet.arrived.wait_timeout(patience) {
                 return Err(io::ErrorKind::TimedOut.into());
             }

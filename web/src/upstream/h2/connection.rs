@@ -11,18 +11,19 @@ use osier_http::h2::{self, Event, Limits, StreamId};
 use super::answer::{Answer, Cut, Lost};
 use crate::conn::buffers::{self, Size};
 use crate::conn::frames::Writer;
+use crate::conn::growth::Growth;
 use crate::conn::transport::Transport;
 
 /// The most concurrent streams of one connection. A backend may allow fewer.
 const STREAMS: u32 = 100;
 
-/// The size to which the window of one stream grows, in bytes.
+/// The size to which the window of one stream grows without a larger window of the connection, in bytes.
 const STREAM_WINDOW: u32 = 128 << 10;
 
 /// The most bytes of the heads of all responses on one connection: 20 KiB a stream if all run.
 const HEADS: usize = 2 << 20;
 
-/// The bounds of a connection to a backend. Its window has room for all streams with windows of the largest size.
+/// The bounds of a connection to a backend. Its window has room for all streams: one whose client is slow does not hold up the others.
 pub(super) const LIMITS: Limits = Limits {
     max_streams: STREAMS,
     grown_window: STREAM_WINDOW,
@@ -43,6 +44,7 @@ const PONG_TIMEOUT: Duration = Duration::from_secs(10);
 pub(super) struct Connection {
     pub(super) transport: Transport,
     pub(super) machine: RefCell<h2::Connection>,
+    pub(super) growth: Growth,
     streams: RefCell<BTreeMap<StreamId, Rc<Answer>>>,
     /// The number of streams that are promised and have not begun.
     promised: Cell<usize>,
@@ -68,6 +70,7 @@ impl Connection {
         Rc::new(Connection {
             transport,
             machine: RefCell::new(h2::Connection::client(&LIMITS, now)),
+            growth: Growth::default(),
             streams: RefCell::new(BTreeMap::new()),
             promised: Cell::new(0),
             has_buffer: Cell::new(false),

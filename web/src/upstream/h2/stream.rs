@@ -161,7 +161,7 @@ impl Stream {
     pub(crate) fn try_read(&self, into: &mut [u8]) -> io::Result<Option<usize>> {
         let taken = self.answer.inlet.take(into).map_err(|_| self.answer.error())?;
         if let (Some(count @ 1..), Some(id)) = (taken, self.id.get()) {
-            self.connection.machine.borrow_mut().consumed(id, count);
+            self.connection.growth.consumed(&self.connection.machine, id, count);
             self.connection.flush_soon();
         }
         Ok(taken)
@@ -180,6 +180,7 @@ impl Stream {
         let limit = self.read_timeout.get();
         let (mut left, mut time) = (limit, beginning.lasts);
         while !self.answer.is_readable() {
+            self.waits();
             let now = left.min(time);
             if !now.is_zero() && self.answer.inlet.arrived.wait_timeout(now) {
                 (left, time) = (limit, beginning.lasts);
@@ -201,6 +202,7 @@ impl Stream {
         let limit = self.read_timeout.get();
         let readable = async {
             while !self.answer.is_readable() {
+                self.waits();
                 self.answer.inlet.arrived.wait_async().await;
             }
             Ok(())
@@ -210,6 +212,13 @@ impl Stream {
             Err(self.late(limit))
         };
         osier::race_async((readable, late)).await
+    }
+
+    /// Notes that the client is as fast as the backend.
+    fn waits(&self) {
+        if let Some(id) = self.id.get() {
+            self.connection.machine.borrow_mut().reader_waits(id);
+        }
     }
 
     /// Resets the stream. Its reader fails.

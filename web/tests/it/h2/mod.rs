@@ -3,6 +3,7 @@
 mod attacks;
 pub mod client;
 mod ending;
+mod growth;
 mod grpc;
 mod handlers;
 mod hostile_backends;

@@ -38,10 +38,10 @@ fn proxy_with(addr: SocketAddr, set: impl FnOnce(&mut Options)) -> Proxy {
 }
 
 /// One connection of a scripted backend.
-struct Peer {
+pub struct Peer {
     number: usize,
     stream: TcpStream,
-    machine: Connection,
+    pub machine: Connection,
     /// Streams that have a whole head, with method and path.
     asked: Vec<(StreamId, String, String)>,
     bodies: BTreeMap<StreamId, usize>,
@@ -49,7 +49,7 @@ struct Peer {
 }
 
 impl Peer {
-    fn flush(&mut self) {
+    pub fn flush(&mut self) {
         while !self.machine.output().is_empty() {
             match self.stream.write(self.machine.output()) {
                 Ok(count) => self.machine.advance(count),
@@ -59,7 +59,7 @@ impl Peer {
     }
 
     /// Reads once. False at the end.
-    fn pump(&mut self) -> bool {
+    pub fn pump(&mut self) -> bool {
         self.flush();
         let mut piece = vec![0; 64 << 10];
         let count = match self.stream.read(&mut piece) {
@@ -91,7 +91,7 @@ impl Peer {
     }
 
     /// The next request. None at the end of the connection.
-    fn next(&mut self) -> Option<(StreamId, String, String)> {
+    pub fn next(&mut self) -> Option<(StreamId, String, String)> {
         while self.asked.is_empty() {
             if !self.pump() {
                 return None;
@@ -109,7 +109,7 @@ impl Peer {
 }
 
 /// Runs `serve` for every connection, on a thread of its own. Returns the address and the number of connections so far.
-fn scripted(limits: Limits, serve: impl Fn(&mut Peer) + Send + Sync + 'static) -> (SocketAddr, Arc<AtomicUsize>) {
+pub fn scripted(limits: Limits, serve: impl Fn(&mut Peer) + Send + Sync + 'static) -> (SocketAddr, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let (addr, accepted, serve) = (
         listener.local_addr().unwrap(),

@@ -1,0 +1,100 @@
+//! When the window of a stream grows, and how far.
+//!
+//! A peer far away waits for a window that is smaller than what the path holds. This end does not know how long the path is. It knows that
+//! the reader of the body waits, so the reader is not what holds up the peer. The window doubles whenever half of it has been used within
+//! [`QUICK`] by a reader that has waited meanwhile. It does not grow for a reader that is slower than its peer, nor for a slow peer: no
+//! window is much larger than what comes in a second.
+//!
+//! ```text
+//!   stream_window ──▶ shared: part of connection_window ──▶ beyond: the connection's window grows as much
+//!                                                           all streams: at most Limits::growth; one: half of what others leave
+//! ```
+//!
+//! So streams whose readers stop take nothing from the others but what they may have of `connection_window`. The end of a stream, and a
+//! lack of memory, make the windows smaller. What has been announced cannot be taken back: bytes that the peer sends are then not
+//! announced again.
+
+use std::time::{Duration, Instant};
+
+use super::limits::{Limits, MAX_WINDOW};
+use super::stream::Stream;
+use super::window::ReceiveWindow;
+
+/// The time in which half of a window is used by a peer that could use more. A path whose round trip is longer than twice this is rare.
+const QUICK: Duration = Duration::from_millis(500);
+
+/// How the reader of a body keeps up with its peer.
+#[derive(Debug, Default)]
+pub(super) struct Pace {
+    /// Bytes that the reader has taken since `since`.
+    used: u32,
+    /// Whether the reader has waited since then.
+    pub(super) has_waited: bool,
+    /// `None` at first.
+    since: Option<Instant>,
+}
+
+impl Pace {
+    /// Counts bytes that the reader has taken. Returns whether a window of this size should be larger.
+    fn takes(&mut self, count: u32, window: u32, now: Instant) -> bool {
+        self.used = self.used.saturating_add(count);
+        let since = *self.since.get_or_insert(now);
+        if self.used < window / 2 {
+            return false;
+        }
+        let is_quick = self.has_waited && now.saturating_duration_since(since) <= QUICK;
+        *self = Pace {
+            since: Some(now),
+            ..Pace::default()
+        };
+        is_quick
+    }
+}
+
+/// Makes windows larger or smaller, after a reader has taken `count` bytes. They grow by up to `room` bytes beyond `connection_window`.
+/// `None`: they have to become small.
+pub(super) fn follow(
+    limits: &Limits,
+    (stream, connection): (&mut Stream, &mut ReceiveWindow),
+    (count, room): (u32, Option<usize>),
+    now: Instant,
+) {
+    let window = stream.receive_window.target();
+    let should_grow = stream.pace.takes(count, window, now);
+    let Some(room) = room else {
+        let small = window.min(limits.stream_window);
+        return resize(limits, (stream, connection), small);
+    };
+    if should_grow {
+        let own = beyond(limits, window);
+        let others = connection.target() - limits.connection_window - own;
+        let room = u32::try_from(room).unwrap_or(u32::MAX);
+        let most = (limits.growth.saturating_sub(others) / 2).min(own.saturating_add(room));
+        let most = (shared(limits) + most).min(MAX_WINDOW);
+        let grown = window.saturating_mul(2).min(most).max(window);
+        resize(limits, (stream, connection), grown);
+    }
+}
+
+/// Takes back the growth of a stream whose body has ended.
+pub(super) fn end(limits: &Limits, stream: &mut Stream, connection: &mut ReceiveWindow) {
+    let window = stream.receive_window.target().min(shared(limits));
+    resize(limits, (stream, connection), window);
+}
+
+fn resize(limits: &Limits, (stream, connection): (&mut Stream, &mut ReceiveWindow), window: u32) {
+    let (before, now) = (beyond(limits, stream.receive_window.target()), beyond(limits, window));
+    stream.receive_window.resize(window);
+    connection.resize(connection.target() - before + now);
+}
+
+/// The size of a stream's window that needs no larger window of the connection.
+fn shared(limits: &Limits) -> u32 {
+    let most = limits.grown_window.min(limits.connection_window / 2);
+    most.max(limits.stream_window)
+}
+
+/// The part of a window that makes that of the connection larger.
+fn beyond(limits: &Limits, window: u32) -> u32 {
+    window.saturating_sub(shared(limits))
+}
