@@ -230,7 +230,7 @@ pub use conn::upgrade::{Session, Upgraded};
 #[cfg(feature = "cookies")]
 pub use cookie;
 pub use http;
-pub use listen::{Address, Listener};
+pub use listen::{Address, Listener, Sockets};
 pub use osier::net::Stream;
 #[cfg(feature = "h2")]
 pub use osier_http::h2::Limits as Http2Limits;

@@ -8,9 +8,12 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use osier::net::{Stream, TcpListener, TcpStream, ToSocketAddrs, UnixListener, UnixStream};
+
+use crate::lock;
 
 /// How long the kernel keeps a new connection whose client sends nothing: the shortest time that Linux knows.
 const SILENCE: Duration = Duration::from_secs(1);
@@ -219,6 +222,47 @@ impl Listener {
         })
     }
 }
+
+/// The listening sockets of a server, until it accepts no more for good. Clones share them. See [`Listening::sockets`](crate::Listening::sockets).
+#[derive(Clone)]
+pub struct Sockets(Arc<Mutex<Arc<[Listener]>>>);
+
+impl Sockets {
+    pub(crate) fn new(listeners: Vec<Listener>) -> Sockets {
+        Sockets(Arc::new(Mutex::new(listeners.into())))
+    }
+
+    /// Makes other descriptors of the sockets, for [`Server::listeners`](crate::Server::listeners).
+    ///
+    /// # Errors
+    ///
+    /// `NotConnected` if they are [closed](Sockets::are_closed). Any error of the system, for example no free descriptors.
+    pub fn try_clone(&self) -> io::Result<Vec<Listener>> {
+        match self.all() {
+            none if none.is_empty() => Err(io::Error::new(
+                io::ErrorKind::NotConnected,
+                "the server has closed them",
+            )),
+            all => all.iter().map(Listener::try_clone).collect(),
+        }
+    }
+
+    /// Whether the server has closed them: it has ended, or the new process of an upgrade does not have it.
+    pub fn are_closed(&self) -> bool {
+        self.all().is_empty()
+    }
+
+    /// All of them. Keep them for a moment only: the address is taken until the last reference goes.
+    pub(crate) fn all(&self) -> Arc<[Listener]> {
+        Arc::clone(&lock(&self.0))
+    }
+
+    pub(crate) fn close(&self) {
+        *lock(&self.0) = Arc::new([]);
+    }
+}
+
+osier_queue::impl_debug!(Sockets, self => { all: self.all() });
 
 /// A listener whose connections are accepted.
 pub(crate) struct Accepting<'l> {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use osier::JoinHandle;
 use osier_web::upgrade::Upgrade;
-use osier_web::{Listener, Listening, Request, Server, ShutdownHandle, SocketFile, Timeouts};
+use osier_web::{Listener, Listening, Request, Server, ShutdownHandle, SocketFile, Sockets, Timeouts};
 
 use crate::config::Bind;
 use crate::log::operator::Say;
@@ -22,7 +22,6 @@ const DRAIN: Duration = Duration::from_secs(1);
 /// The listener, bound. It does not accept yet.
 pub struct Bound {
     bind: Bind,
-    sockets: Vec<Listener>,
     /// The socket file that was made for it.
     file: Option<SocketFile>,
     listening: Listening,
@@ -31,8 +30,8 @@ pub struct Bound {
 /// The listener, accepting.
 pub struct Running {
     bind: Bind,
-    /// Clones of the sockets. A `[[listen]]` at the same address takes them over.
-    sockets: Vec<Listener>,
+    /// A `[[listen]]` at the same address takes them over.
+    sockets: Sockets,
     file: Option<SocketFile>,
     stop: ShutdownHandle,
     fiber: JoinHandle<usize>,
@@ -64,7 +63,6 @@ impl Bound {
         let listening = server.listeners(listeners).map_err(|error| error.to_string())?;
         Ok(Bound {
             bind: bind.clone(),
-            sockets: clones(listening.listeners(), bind)?,
             file,
             listening,
         })
@@ -84,7 +82,7 @@ impl Bound {
         ));
         Running {
             bind: self.bind,
-            sockets: self.sockets,
+            sockets: listening.sockets(),
             file: self.file.or(file),
             stop: listening.handle(),
             fiber: osier::spawn(move || listening.run()),
@@ -100,6 +98,11 @@ impl Running {
     /// Clones of the sockets, for another listener at this address.
     pub fn sockets(&self) -> Result<Vec<Listener>, String> {
         clones(&self.sockets, &self.bind)
+    }
+
+    /// Whether the sockets are closed, because the new process of an upgrade does not have them.
+    pub fn is_given_up(&self) -> bool {
+        self.sockets.are_closed()
     }
 
     /// Keeps the socket file from being removed, because the new process serves on it.

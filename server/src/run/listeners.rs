@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use osier::JoinHandle;
 use osier_tls::{Acceptor, Hello, Identity, Resolver, Tickets, Version};
 use osier_web::{
-    Connections, Handler, Limits, Listener, Listening, Request, Server, ShutdownHandle, SocketFile, Timeouts,
+    Connections, Handler, Limits, Listener, Listening, Request, Server, ShutdownHandle, SocketFile, Sockets, Timeouts,
 };
 
 use crate::certificates::challenges::PROTOCOL;
@@ -48,7 +48,6 @@ pub struct Bound {
     /// The snapshots that answer. Set before the listener accepts.
     live: Arc<OnceLock<Arc<Live>>>,
     pub listening: Listening,
-    sockets: Vec<Listener>,
     file: Option<SocketFile>,
     /// Permissions for the socket file, if it exists already: the listener is taken over or renewed.
     mode: Option<u32>,
@@ -60,8 +59,8 @@ pub struct Running {
     drain: Duration,
     /// The listener's number in snapshots. No later listener gets the same one.
     slot: usize,
-    /// Clones of the sockets, for a server with other settings.
-    sockets: Vec<Listener>,
+    /// The sockets of the last server, for one with other settings.
+    sockets: Sockets,
     /// The socket file. It belongs to the listener and not to one of its servers.
     file: Option<SocketFile>,
     /// The last server accepts. Earlier ones keep the connections that they have.
@@ -121,7 +120,6 @@ impl Bound {
         if let (true, Some(file), Some(mode)) = (is_new, &file, settings.mode) {
             handed::set_socket_mode(file, mode).map_err(|error| no_mode(file, &error))?;
         }
-        let sockets = clones(listening.listeners(), &settings.bind)?;
         Ok(Bound {
             settings: settings.clone(),
             slot,
@@ -132,7 +130,6 @@ impl Bound {
                 _ => listening.take_file(),
             },
             listening,
-            sockets,
             mode: settings.mode.filter(|_| is_taken_over),
         })
     }
@@ -168,11 +165,11 @@ impl Bound {
     /// Begins to accept.
     pub fn accept(self, site: &Arc<Live>) -> Running {
         Running {
+            sockets: self.listening.sockets(),
             servers: vec![Bound::serve(&self.live, self.listening, site)],
             settings: self.settings,
             drain: self.drain,
             slot: self.slot,
-            sockets: self.sockets,
             file: self.file,
         }
     }
@@ -213,8 +210,8 @@ fn no_mode(path: &Path, why: &dyn std::fmt::Display) -> String {
 }
 
 /// Clones the sockets of an address.
-pub fn clones(sockets: &[Listener], bind: &Bind) -> Result<Vec<Listener>, String> {
-    let clones = sockets.iter().map(Listener::try_clone).collect::<io::Result<_>>();
+pub fn clones(sockets: &Sockets, bind: &Bind) -> Result<Vec<Listener>, String> {
+    let clones = sockets.try_clone();
     clones.map_err(|error| format!("cannot copy the sockets of '{bind}': {error}"))
 }
 
@@ -302,10 +299,11 @@ impl Running {
     ///
     /// Until the older servers have accepted their last connections, for [`CLOSING`] at most.
     pub fn renew(&mut self, renewed: Bound, site: &Arc<Live>) {
+        self.sockets = renewed.listening.sockets();
         let serving = Bound::serve(&renewed.live, renewed.listening, site);
         (self.settings, self.drain) = (renewed.settings, renewed.drain);
         if renewed.file.is_some() {
-            (self.file, self.sockets) = (renewed.file, renewed.sockets);
+            self.file = renewed.file;
         }
         for server in &self.servers {
             server.stop.close();
@@ -323,6 +321,11 @@ impl Running {
     /// Clones of the sockets, for another listener at this address.
     pub fn sockets(&self) -> Result<Vec<Listener>, String> {
         clones(&self.sockets, &self.settings.bind)
+    }
+
+    /// Whether the sockets are closed, because the new process of an upgrade does not have this listener.
+    pub fn is_given_up(&self) -> bool {
+        self.sockets.are_closed()
     }
 
     /// Takes the socket file, for the next listener at this address.

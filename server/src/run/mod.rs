@@ -230,7 +230,7 @@ fn serve_requests(mut sites: Sites, requests: &Arc<Requests>) -> End {
                 sites.write_pid_file();
                 sites.process.notify.ready(&sites.config.summary());
             }
-            Asked::Shutdown if upgrading.finish(&sites) => return sites.end_after_upgrade(),
+            Asked::Shutdown if upgrading.finish(&sites) => return sites.end_after_upgrade(&upgrading),
             Asked::Shutdown => return shut_down(sites),
             Asked::Reload if upgrading.is_busy() => {
                 sites.process.say.info(format_args!(
@@ -259,9 +259,13 @@ fn serve_requests(mut sites: Sites, requests: &Arc<Requests>) -> End {
                     sites.say_not_upgraded(&why, upgrading.is_busy());
                 }
             }
+            Asked::TakenOver => sites.give_up(&upgrading),
             Asked::HandedOver => match upgrading.end() {
-                Ok(()) => return sites.end_after_upgrade(),
-                Err(why) => sites.say_not_upgraded(&why, upgrading.is_busy()),
+                Ok(()) => return sites.end_after_upgrade(&upgrading),
+                Err(why) => {
+                    sites.regain();
+                    sites.say_not_upgraded(&why, upgrading.is_busy());
+                }
             },
         }
         if !upgrading.is_busy() && upgrading.take_reload() {

@@ -32,6 +32,8 @@ pub enum Asked {
     Upgrade,
     /// The new process of an upgrade is ready, or has failed.
     Prepared,
+    /// The new process serves. The addresses that it does not have are free.
+    TakenOver,
     /// The handover to the new process has ended.
     HandedOver,
     Shutdown,
@@ -39,12 +41,13 @@ pub enum Asked {
 
 /// The requests that may be made again before they are served, in the order in which they are served, with their bits
 /// in [`Requests::pending`].
-const REPEATABLE: [(Asked, u8); 6] = [
+const REPEATABLE: [(Asked, u8); 7] = [
     (Asked::Alone, 32),
     (Asked::Reload, 1),
     (Asked::Reopen, 2),
     (Asked::Upgrade, 4),
     (Asked::Prepared, 8),
+    (Asked::TakenOver, 64),
     (Asked::HandedOver, 16),
 ];
 

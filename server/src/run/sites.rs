@@ -27,6 +27,7 @@ use crate::site::{Resources, Snapshot, build};
 use super::listeners::{Bound, Ending, Modes, Running, is_gone, wait_closed};
 use super::paths;
 use super::startup::{self, Given, Opened, Process};
+use super::upgrade::Upgrading;
 use super::{Failure, Origin, admin, url};
 
 /// The configuration of the start. Some of its keys stay in effect until the end.
@@ -467,10 +468,48 @@ impl Sites {
         }
     }
 
+    /// Removes the files of Unix sockets that the new process of an upgrade does not have. Nobody listens there any more.
+    pub fn give_up(&mut self, upgrading: &Upgrading) {
+        let gone = self
+            .running
+            .iter_mut()
+            .filter(|running| !upgrading.takes(running.bind()));
+        for running in gone {
+            drop(running.take_file());
+            self.process
+                .say
+                .info(format_args!("upgrade: no longer listening on {}", running.bind()));
+        }
+        if let Some(admin) = self.admin.as_mut().filter(|admin| !upgrading.takes(admin.bind())) {
+            drop(admin.take_file());
+        }
+    }
+
+    /// Listens again where the new process of an upgrade did not, because that process has failed.
+    pub fn regain(&mut self) {
+        let (gone, kept): (Vec<_>, Vec<_>) = self.running.drain(..).partition(Running::is_given_up);
+        self.running = kept;
+        let admin = self.admin.take_if(|admin| admin.is_given_up());
+        if gone.is_empty() && admin.is_none() {
+            return;
+        }
+        self.draining.extend(admin.map(admin::Running::end));
+        let endings = gone
+            .into_iter()
+            .flat_map(|running| running.end_logged(&self.process.say));
+        self.draining.extend(endings);
+        if let Err(why) = self.apply(self.config.clone()) {
+            self.process.say.error(format_args!(
+                "upgrade: this process no longer listens where the new one did not: {why}; restart the server"
+            ));
+        }
+    }
+
     /// Prepares the means of the next snapshot. Binds the `[admin]` listener if it has changed.
     fn prepare_admin(&self, config: &Config) -> Result<(Resources, Option<admin::Bound>), Reason> {
         let mut resources = self.resources.clone();
-        let is_same = self.config.admin == config.admin;
+        let is_there = self.admin.is_some() || config.admin.is_none();
+        let is_same = self.config.admin == config.admin && is_there;
         let is_gone = config
             .admin
             .as_ref()
@@ -529,9 +568,13 @@ impl Sites {
     ///
     /// # Suspends
     /// Until the last connection has ended or was cut.
-    pub fn end_after_upgrade(mut self) -> End {
-        self.running.iter_mut().for_each(Running::leave_file);
-        if let Some(admin) = &mut self.admin {
+    pub fn end_after_upgrade(mut self, upgrading: &Upgrading) -> End {
+        let taken = self
+            .running
+            .iter_mut()
+            .filter(|running| upgrading.takes(running.bind()));
+        taken.for_each(Running::leave_file);
+        if let Some(admin) = self.admin.as_mut().filter(|admin| upgrading.takes(admin.bind())) {
             admin.leave_file();
         }
         let left = match self.open() {

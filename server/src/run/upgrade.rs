@@ -16,6 +16,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use osier::JoinHandle;
 use osier_web::upgrade::{Item, Program, Successor};
 
+use crate::config::Bind;
 use crate::process::root::inside;
 
 use super::Origin;
@@ -30,6 +31,8 @@ pub struct Upgrading {
     is_busy: bool,
     /// The fiber that hands over.
     handover: Option<JoinHandle<()>>,
+    /// The servers of the new process.
+    servers: Vec<String>,
     /// Whether a reload was requested during the upgrade.
     reload_waits: bool,
 }
@@ -90,6 +93,7 @@ impl Upgrading {
         };
         let successor = prepared.inspect_err(|_| self.is_busy = false)?;
         let id = successor.id();
+        self.servers = successor.servers().to_vec();
         sites
             .process
             .say
@@ -102,6 +106,7 @@ impl Upgrading {
             let done = successor.hand_over(|| {
                 serves = true;
                 notify.main_process(id);
+                requests.add(Asked::TakenOver);
             });
             if serves && done.is_err() {
                 notify.main_process(std::process::id());
@@ -138,6 +143,12 @@ impl Upgrading {
             }
             _ => Ok(()),
         }
+    }
+
+    /// Whether the new process listens there.
+    pub fn takes(&self, bind: &Bind) -> bool {
+        let name = bind.to_string();
+        self.servers.contains(&name)
     }
 
     /// Returns whether a delayed reload is due, and forgets it.

@@ -237,20 +237,69 @@ fn sockets_of_systemd_are_taken_over() {
     sites.first_has_ended();
 }
 
+fn listen(address: &str) -> String {
+    format!("[[listen]]\naddress = \"{address}\"\n")
+}
+
 #[test]
-fn an_address_that_the_new_process_does_not_have_is_free_after_an_upgrade() {
-    let listen = |address: &str| format!("[[listen]]\naddress = \"{address}\"\n");
-    let text = file("", "x");
-    let both = format!("workers = 2\n{text}{}{}", listen("127.0.0.1:0"), listen("127.0.0.2:0"));
-    let mut sites = Serving::start(&both);
-    let one = both.replace(&listen("127.0.0.2:0"), "");
-    fs::write(sites.0.folder.join("site.toml"), one).unwrap();
+fn addresses_that_the_new_process_does_not_have_are_free_while_the_old_one_ends_its_requests() {
+    let backend = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (one, gone) = (
+        listen("127.0.0.1:0"),
+        [listen("127.0.0.2:0"), listen("unix:socket")].concat(),
+    );
+    let text = format!("workers = 2\n{}{one}{gone}", with_backend(&backend, ""));
+    let mut sites = Serving::start(&text);
+    let (old, socket) = (sites.0.addresses[1], sites.0.folder.join("socket"));
+    let mut in_flight = InFlight::begin(&sites, &backend);
+    let mut idle = Client::over(TcpStream::connect(old).unwrap());
+    assert_eq!(fixed(&mut idle), "x");
+    let mut requests: Vec<Client> = (0..20)
+        .map(|_| Client::over(TcpStream::connect(old).unwrap()))
+        .collect();
+    for client in &mut requests {
+        send(client, "GET", "x", "/fixed", &[]);
+    }
+    fs::write(sites.0.folder.join("site.toml"), text.replace(&gone, "")).unwrap();
     sites.upgrade();
-    // The old process keeps its sockets, because it may have to serve again.
-    sites.first_has_ended();
-    let old = sites.0.addresses[1];
+    assert!(sites.0.server.is_running(), "the upload goes on");
+    assert_eq!(
+        TcpStream::connect(old).unwrap_err().kind(),
+        ErrorKind::ConnectionRefused
+    );
+    wait_for("the end of the file", || !socket.exists());
     let next = Sites::start(&format!("{}{}", file("", "next"), listen(&old.to_string())));
     assert_eq!(next.get("x", "/fixed").text(), "next");
+    // Those that had connected before are answered.
+    for client in &mut requests {
+        assert_eq!(client.receive("GET").text(), "x");
+    }
+    send(&mut idle, "GET", "x", "/fixed", &[]);
+    let reply = idle.receive("GET");
+    assert_eq!((reply.text(), reply.field("connection")), ("x", Some("close")));
+    assert!(in_flight.end());
+    sites.first_has_ended();
+}
+
+#[test]
+fn an_address_is_free_although_a_process_before_the_last_one_has_had_it() {
+    let backend = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (one, gone) = (listen("127.0.0.1:0"), listen("127.0.0.2:0"));
+    let text = format!("workers = 2\n{}{one}{gone}", with_backend(&backend, ""));
+    let mut sites = Serving::start(&text);
+    let old = sites.0.addresses[1];
+    let mut in_flight = InFlight::begin(&sites, &backend);
+    sites.upgrade();
+    TcpStream::connect(old).unwrap();
+    fs::write(sites.0.folder.join("site.toml"), text.replace(&gone, "")).unwrap();
+    sites.replace();
+    assert!(sites.0.server.is_running(), "the upload goes on");
+    assert_eq!(
+        TcpStream::connect(old).unwrap_err().kind(),
+        ErrorKind::ConnectionRefused
+    );
+    in_flight.end();
+    sites.first_has_ended();
 }
 
 #[test]

@@ -199,6 +199,7 @@ fn the_old_process_serves_again_with_all_listeners_when_the_new_one_crashes() {
     sites.0.wait_until_said("this process goes on serving");
     assert_eq!(sites.id(), old);
     assert_eq!(sites.0.get("x", "/fixed").text(), "x");
+    // The new process had given it up, so it is another one.
     ask_unix(&mut UnixStream::connect(&socket).unwrap());
     assert!(in_flight.end());
     let back = format!("MAINPID={old}");

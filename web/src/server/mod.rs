@@ -44,7 +44,7 @@ use crate::conn::rates::Rates;
 use crate::conn::serve::Service;
 use crate::conn::server_state::{ConnectionCount, ServerState};
 use crate::conn::settings::{Log, Timeouts, Trusted};
-use crate::listen::{Address, Listener, NOWHERE, bind_unix};
+use crate::listen::{Address, Listener, NOWHERE, Sockets, bind_unix};
 use crate::router::handler::Handler;
 use crate::server::accept::{accept, drain, on_worker};
 use crate::server::burst::App;
@@ -437,7 +437,7 @@ impl Server {
         #[cfg(feature = "upgrade")]
         let upgrade = self.upgrade.clone();
         let listening = Listening {
-            listeners: listeners.into(),
+            sockets: Sockets::new(listeners),
             address,
             file: None,
             service: self.service(workers, bound),
@@ -452,7 +452,7 @@ impl Server {
                     name,
                     service: listening.service.clone(),
                     stop: listening.stop.clone(),
-                    listeners: Arc::clone(&listening.listeners),
+                    sockets: listening.sockets.clone(),
                 });
                 (upgrade, registration)
             }),
@@ -525,7 +525,7 @@ osier_queue::impl_debug!(Server, self => { handler: self.handler, limits: self.l
 
 /// A server that listens.
 pub struct Listening {
-    listeners: Arc<[Listener]>,
+    sockets: Sockets,
     address: Address,
     file: Option<SocketFile>,
     service: Service,
@@ -554,11 +554,11 @@ impl Listening {
         Connections(Arc::clone(&self.service.state))
     }
 
-    /// The listening sockets. Give their [clones](Listener::try_clone) to another server, with
+    /// The listening sockets. Give their [clones](Sockets::try_clone) to another server, with
     /// other settings, before this one is [closed](ShutdownHandle::close). The other server takes
     /// the new connections.
-    pub fn listeners(&self) -> &[Listener] {
-        &self.listeners
+    pub fn sockets(&self) -> Sockets {
+        self.sockets.clone()
     }
 
     /// Takes the file of the Unix socket, so that this server no longer removes it. Another server
@@ -594,7 +594,7 @@ impl Listening {
     #[doc(alias = "graceful_shutdown")]
     pub fn run(self) -> usize {
         let Listening {
-            listeners,
+            sockets,
             service,
             stop,
             file,
@@ -607,6 +607,7 @@ impl Listening {
             upgrade.wait_to_serve();
         }
         loop {
+            let listeners = sockets.all();
             let accepting: Vec<Accepting> = (0..listeners.len())
                 .map(|index| {
                     let (service, listeners) = (service.clone(), Arc::clone(&listeners));
@@ -615,28 +616,29 @@ impl Listening {
                     Accepting(Some(on_worker(worker, "accept", accept)))
                 })
                 .collect();
+            drop(listeners);
             stop.wait_until(|asked| asked != OPEN);
             // All at once: each accepts its backlog first, which takes a moment.
             accepting.iter().for_each(Accepting::cancel);
             drop(accepting);
             stop.0.closed.store(true, Ordering::Release);
-            if stop.wait_until(|asked| asked != CLOSED) == ENDED {
+            if stop.wait_until(|asked| asked != CLOSED) != OPEN {
                 break;
             }
             stop.0.closed.store(false, Ordering::Release);
-        }
-        // The sockets close here: clients that come now are refused.
-        drop(listeners);
-        #[cfg(feature = "upgrade")]
-        if let Some((upgrade, registration)) = upgrade {
-            drop(registration);
-            upgrade.has_ended_a_server();
         }
         match file {
             Some(file) if stop.0.leaves_file.load(Ordering::Acquire) => file.keep(),
             file => drop(file),
         }
-
+        // Clients that come now are refused.
+        sockets.close();
+        stop.wait_until(|asked| asked == ENDED);
+        #[cfg(feature = "upgrade")]
+        if let Some((upgrade, registration)) = upgrade {
+            drop(registration);
+            upgrade.has_ended_a_server();
+        }
         let drains: Vec<JoinHandle<usize>> = (0..service.state.connections.len())
             .map(|index| {
                 let service = service.clone();
@@ -750,7 +752,7 @@ pub struct ShutdownHandle(Arc<Stop>);
 
 #[derive(Default)]
 struct Stop {
-    /// [`OPEN`], [`CLOSED`] or [`ENDED`]. The last one is final.
+    /// [`OPEN`], [`CLOSED`], [`RELEASED`] or [`ENDED`]. It never falls, but from [`CLOSED`] to [`OPEN`].
     asked: AtomicU8,
     /// Set once the accepting fibers have ended. The Release store comes after all counts that they
     /// have added.
@@ -762,7 +764,9 @@ struct Stop {
 
 const OPEN: u8 = 0;
 const CLOSED: u8 = 1;
-const ENDED: u8 = 2;
+/// The server closes its sockets, and goes on with its connections.
+const RELEASED: u8 = 2;
+const ENDED: u8 = 3;
 
 impl ShutdownHandle {
     /// Asks the server to shut down. See [`Listening::run`]. Never waits. A second call does
@@ -793,6 +797,12 @@ impl ShutdownHandle {
     #[cfg(feature = "upgrade")]
     pub(crate) fn leave_file(&self) {
         self.0.leaves_file.store(true, Ordering::Release);
+    }
+
+    /// Asks the server to close its sockets. Open connections go on until [`shutdown`](ShutdownHandle::shutdown).
+    #[cfg(feature = "upgrade")]
+    pub(crate) fn release(&self) {
+        self.ask(RELEASED);
     }
 
     /// Asks the server to accept again, after [`close`](ShutdownHandle::close).

@@ -305,16 +305,20 @@ fn a_unix_socket_may_outlive_the_server_that_has_bound_it() {
         let server = |answer: &'static str| Server::new(Router::new().get("/", move |_: &mut Request<'_>| answer));
         let mut first = server("first").bind_unix(&at).unwrap();
         let file = first.take_file().expect("the file of a socket that it has bound");
-        let sockets = first.listeners().iter().map(osier_web::Listener::try_clone);
-        let second = server("second")
-            .listeners(sockets.collect::<std::io::Result<_>>().unwrap())
-            .unwrap();
+        let sockets = first.sockets();
+        let second = server("second").listeners(sockets.try_clone().unwrap()).unwrap();
         let (stop, ended) = (first.handle(), osier::spawn(move || first.run()));
         assert!(ask().ends_with("first") && !stop.is_closed());
         stop.close();
         crate::common::eventually_on_fiber("it is closed", || stop.is_closed());
+        assert!(!sockets.are_closed());
         stop.shutdown();
         assert_eq!(ended.join().unwrap(), 0);
+        let closed = sockets.try_clone().unwrap_err();
+        assert_eq!(
+            (sockets.are_closed(), closed.kind()),
+            (true, std::io::ErrorKind::NotConnected)
+        );
         let (stop, ended) = (second.handle(), osier::spawn(move || second.run()));
         assert!(ask().ends_with("second"));
         stop.shutdown();

@@ -31,7 +31,8 @@
 //!
 //! # What moves
 //!
-//! - Listening sockets.
+//! - Listening sockets. Those of a server that the new process does not have are closed when it serves. The old process accepts the
+//!   connections that wait at them, and answers the requests of these and of all others.
 //! - Connections that wait for a request or for the rest of a head, also with TLS 1.3, and HTTP/2 connections without streams.
 //! - WebSockets in callback style whose callbacks [save](crate::ws::Callbacks::save) themselves. A WebSocket in an HTTP/2 stream stays.
 //! - Tunnels of a `Proxy`, with the socket to the backend, if that has no TLS. The new process counts them with their
@@ -66,7 +67,8 @@
 //! Until `Accepting`, the old process goes on as before whatever goes wrong, and ends the new one. From then on nobody but its operator
 //! ends the new process:
 //!
-//! - It has ended by itself: the old process serves again, with the connections that were not taken.
+//! - It has ended by itself: the old process serves again, with the connections that were not taken. A server that the new process did
+//!   not have ends instead: its address may belong to somebody else by now.
 //! - It says `Failed`, or the socket to it fails while it lives: the old process ends the connections that it still has, each with its next
 //!   response.
 //! - It says `Leaving`, because the next upgrade has begun, or the old process is asked to [end soon](Upgrade::end_soon): the same, after
@@ -106,7 +108,7 @@ use crate::conn::handover::record::Record as Moved;
 use crate::conn::log::record::{Level, Record};
 use crate::conn::serve::Service;
 use crate::conn::upgrade::Session;
-use crate::listen::Listener;
+use crate::listen::{Listener, Sockets};
 use crate::lock;
 #[cfg(feature = "proxy")]
 use crate::proxy::tunnel::ToBackend;
@@ -157,7 +159,7 @@ pub(crate) struct Registered {
     pub(crate) name: Arc<str>,
     pub(crate) service: Service,
     pub(crate) stop: ShutdownHandle,
-    pub(crate) listeners: Arc<[Listener]>,
+    pub(crate) sockets: Sockets,
 }
 
 /// Bytes and open files that the old process gives to the new one.

@@ -207,7 +207,7 @@ impl Upgrade {
     /// open. Call it before you tell anybody that this process has taken over. It returns at once in a process that no upgrade has
     /// started.
     ///
-    /// The addresses of listeners that this process does not have are free when that process has ended.
+    /// The addresses of listeners that this process does not have are free then.
     ///
     /// # Suspends
     ///

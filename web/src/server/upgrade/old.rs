@@ -254,6 +254,11 @@ impl Successor {
         self.child.as_ref().map_or(0, Child::id)
     }
 
+    /// The names of its [upgradable](crate::Server::upgradable) servers.
+    pub fn servers(&self) -> &[String] {
+        &self.servers
+    }
+
     /// Starts the fibers that send and receive.
     fn talk(&mut self, sending: Sending, mut receiving: Receiving, items: Arc<Items>) {
         let (dialog, servers) = (Arc::clone(&self.dialog), self.upgrade.servers());
@@ -284,7 +289,7 @@ impl Successor {
     }
 
     /// Hands over: the new process serves, and connections at rest move there. In-flight requests end here, and their connections move
-    /// afterwards. Calls `serving` when the new process serves.
+    /// afterwards. Calls `serving` when the new process serves alone, and the addresses that it does not have are free.
     ///
     /// # Suspends
     ///
@@ -297,7 +302,8 @@ impl Successor {
     ///
     /// # Errors
     ///
-    /// The new process does not serve, or has ended meanwhile. This process then serves as before.
+    /// The new process does not serve, or has ended meanwhile. This process then serves as before. If the new process has served, the
+    /// servers that it did not have are over.
     pub fn hand_over(mut self, serving: impl FnOnce()) -> Result<(), String> {
         let (dialog, upgrade) = (Arc::clone(&self.dialog), self.upgrade.clone());
         wait_for_predecessor(&upgrade)?;
@@ -318,9 +324,10 @@ impl Successor {
             return Err(why);
         }
         let child = self.child.take();
-        serving();
         let servers = upgrade.servers();
         close(&servers);
+        self.release_the_rest(&servers);
+        serving();
         dialog.post(Message::Part {
             name: CLOSED.to_owned(),
             bytes: Vec::new(),
@@ -358,6 +365,13 @@ impl Successor {
     /// Whether the new process has this server.
     fn has(&self, server: &Registered) -> bool {
         self.servers.iter().any(|name| **name == *server.name)
+    }
+
+    /// Frees the addresses that the new process does not have.
+    fn release_the_rest(&self, servers: &[Registered]) {
+        let rest = servers.iter().filter(|server| !self.has(server));
+        rest.clone().for_each(|server| server.stop.release());
+        wait_closing(|| rest.clone().all(|server| server.sockets.are_closed()));
     }
 
     /// Whether the new process is being shut down.
@@ -437,26 +451,34 @@ impl Successor {
 
     /// Ends the servers of this process, when their requests have ended or shall end.
     fn end_servers(&self, servers: &[Registered], begun: Instant) {
-        let fixed = servers.iter().filter(|server| !self.has(server));
-        fixed.for_each(|server| server.stop.shutdown());
+        for server in servers {
+            match self.has(server) {
+                // This process never serves again, and the next one may give an address up.
+                true => {
+                    server.stop.leave_file();
+                    server.stop.release();
+                }
+                false => server.stop.shutdown(),
+            }
+        }
         // In-flight requests are left if the next upgrade has begun.
         while open(servers) > 0 && since(begun) < self.drain && !self.upgrade.ends() && !self.stops() {
             osier::sleep(TICK);
         }
-        for server in servers {
-            if self.has(server) {
-                server.stop.leave_file();
-            }
-            server.stop.shutdown();
-        }
+        servers.iter().for_each(|server| server.stop.shutdown());
     }
 
     /// Serves again after the end of the new process.
     fn serve_again(&mut self, servers: &[Registered]) {
         set_closes(servers, Closes::None);
         for server in servers {
-            server.service.state.shutdown.reset();
-            server.stop.reopen();
+            match self.has(server) {
+                true => {
+                    server.service.state.shutdown.reset();
+                    server.stop.reopen();
+                }
+                false => server.stop.shutdown(),
+            }
         }
         self.adopt_untaken(servers);
     }
@@ -513,7 +535,7 @@ fn give(sending: &Sending, items: &Items, servers: &[Registered], elders: &[Arc<
         if servers[index + 1..].iter().any(|later| later.name == server.name) {
             continue;
         }
-        for listeners in server.listeners.chunks(DESCRIPTORS_MAX) {
+        for listeners in server.sockets.all().chunks(DESCRIPTORS_MAX) {
             let message = Message::Item {
                 name: format!("{LISTENERS}{}", server.name),
                 bytes: Vec::new(),
@@ -586,8 +608,13 @@ fn wait_for_end(child: &mut Child, limit: Duration) -> io::Result<Option<ExitSta
 /// Makes servers stop accepting, and waits until they have stopped.
 fn close(servers: &[Registered]) {
     servers.iter().for_each(|server| server.stop.close());
+    wait_closing(|| servers.iter().all(|server| server.stop.is_closed()));
+}
+
+/// Waits until `is_done`, for [`CLOSING`] at most.
+fn wait_closing(is_done: impl Fn() -> bool) {
     let asked = osier::time::now();
-    while !servers.iter().all(|server| server.stop.is_closed()) && since(asked) < CLOSING {
+    while !is_done() && since(asked) < CLOSING {
         osier::sleep(TICK);
     }
 }
