@@ -33,6 +33,7 @@ pub struct Running {
     /// A `[[listen]]` at the same address takes them over.
     sockets: Sockets,
     file: Option<SocketFile>,
+    is_given_up: bool,
     stop: ShutdownHandle,
     fiber: JoinHandle<usize>,
 }
@@ -84,6 +85,7 @@ impl Bound {
             bind: self.bind,
             sockets: listening.sockets(),
             file: self.file.or(file),
+            is_given_up: false,
             stop: listening.handle(),
             fiber: osier::spawn(move || listening.run()),
         }
@@ -100,9 +102,13 @@ impl Running {
         clones(&self.sockets, &self.bind)
     }
 
-    /// Whether the sockets are closed, because the new process of an upgrade does not have them.
+    /// Notes that the new process of an upgrade serves without this listener. Its sockets are closed, or close soon.
+    pub fn give_up(&mut self) {
+        self.is_given_up = true;
+    }
+
     pub fn is_given_up(&self) -> bool {
-        self.sockets.are_closed()
+        self.is_given_up
     }
 
     /// Keeps the socket file from being removed, because the new process serves on it.
@@ -115,6 +121,11 @@ impl Running {
     /// Takes the socket file, for the next listener at this address.
     pub fn take_file(&mut self) -> Option<SocketFile> {
         self.file.take()
+    }
+
+    /// Gives the socket file back.
+    pub fn put_file(&mut self, file: SocketFile) {
+        self.file = Some(file);
     }
 
     /// Stops accepting and lets in-flight requests finish.

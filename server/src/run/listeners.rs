@@ -63,6 +63,8 @@ pub struct Running {
     sockets: Sockets,
     /// The socket file. It belongs to the listener and not to one of its servers.
     file: Option<SocketFile>,
+    /// Whether the new process of an upgrade serves, and does not have this listener.
+    is_given_up: bool,
     /// The last server accepts. Earlier ones keep the connections that they have.
     servers: Vec<Serving>,
 }
@@ -171,6 +173,7 @@ impl Bound {
             drain: self.drain,
             slot: self.slot,
             file: self.file,
+            is_given_up: false,
         }
     }
 }
@@ -323,14 +326,23 @@ impl Running {
         clones(&self.sockets, &self.settings.bind)
     }
 
-    /// Whether the sockets are closed, because the new process of an upgrade does not have this listener.
+    /// Notes that the new process of an upgrade serves without this listener. Its sockets are closed, or close soon.
+    pub fn give_up(&mut self) {
+        self.is_given_up = true;
+    }
+
     pub fn is_given_up(&self) -> bool {
-        self.sockets.are_closed()
+        self.is_given_up
     }
 
     /// Takes the socket file, for the next listener at this address.
     pub fn take_file(&mut self) -> Option<SocketFile> {
         self.file.take()
+    }
+
+    /// Gives the socket file back.
+    pub fn put_file(&mut self, file: SocketFile) {
+        self.file = Some(file);
     }
 
     /// Keeps the socket file from being removed, because the new process serves on it.

@@ -255,7 +255,7 @@ fn serve_requests(mut sites: Sites, requests: &Arc<Requests>) -> End {
                 }
             }
             Asked::Prepared => {
-                if let Err(why) = upgrading.hand_over(&sites, requests) {
+                if let Err(why) = upgrading.hand_over(&mut sites, requests) {
                     sites.say_not_upgraded(&why, upgrading.is_busy());
                 }
             }
@@ -263,7 +263,7 @@ fn serve_requests(mut sites: Sites, requests: &Arc<Requests>) -> End {
             Asked::HandedOver => match upgrading.end() {
                 Ok(()) => return sites.end_after_upgrade(&upgrading),
                 Err(why) => {
-                    sites.regain();
+                    sites.regain(upgrading.take_files());
                     sites.say_not_upgraded(&why, upgrading.is_busy());
                 }
             },

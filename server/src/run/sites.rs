@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use osier_web::files::CacheLimits;
-use osier_web::{Connections, Level};
+use osier_web::{Connections, Level, Listener, SocketFile};
 
 use crate::config::{self, Bind, Config, Loaded};
 use crate::handler;
@@ -256,19 +256,24 @@ impl Sites {
     /// # Errors
     /// One line: why it cannot be used. Everything is as it was then.
     fn apply(&mut self, config: Config) -> Result<(), Reason> {
-        let config = self.permitted(config)?;
+        self.apply_with(config, Vec::new())
+    }
+
+    /// Same as [`apply`](Sites::apply), with sockets that are open already.
+    fn apply_with(&mut self, config: Config, mut opened: Vec<(Bind, Vec<Listener>)>) -> Result<(), Reason> {
+        let config = self.permitted(config, &opened)?;
         let BoundListeners {
             slots,
             mut fresh,
             renewed,
-        } = self.bind(&config)?;
+        } = self.bind(&config, &mut opened)?;
         let tickets = self.process.tickets.clone();
         if let Err(error) = osier::unblock(move || tickets.reload()) {
             self.process
                 .say
                 .error(format_args!("'ticket_keys': {error}; the old keys stay"));
         }
-        let (resources, admin) = self.prepare_admin(&config)?;
+        let (resources, admin) = self.prepare_admin(&config, opened)?;
         let (old, building) = (self.live.current(), resources.clone());
         let kept = slots.clone();
         let (config, snapshot) = osier::unblock(move || {
@@ -315,9 +320,11 @@ impl Sites {
     ///
     /// # Errors
     /// One line: a path that Landlock denies.
-    fn permitted(&self, mut config: Config) -> Result<Config, Reason> {
+    fn permitted(&self, mut config: Config, opened: &[(Bind, Vec<Listener>)]) -> Result<Config, Reason> {
         let is_gone = |listener: &config::Listener| {
-            listener.is_optional && !self.running.iter().any(|running| *running.bind() == listener.bind)
+            listener.is_optional
+                && !self.running.iter().any(|running| *running.bind() == listener.bind)
+                && !opened.iter().any(|(bind, _)| *bind == listener.bind)
         };
         if let Some(index) = config.listeners.iter().position(is_gone) {
             config.remove_listener(index);
@@ -332,14 +339,14 @@ impl Sites {
     }
 
     /// Binds the listeners of a configuration that do not run yet, or run with other settings.
-    fn bind(&self, config: &Config) -> Result<BoundListeners, Reason> {
+    fn bind(&self, config: &Config, opened: &mut Vec<(Bind, Vec<Listener>)>) -> Result<BoundListeners, Reason> {
         let mut bound = BoundListeners::default();
         for settings in &config.listeners {
             let Some(running) = self.counterpart(config, settings, &bound.slots) else {
                 let slot = self.slots + bound.fresh.len();
                 let given = match &self.admin {
                     Some(admin) if *admin.bind() == settings.bind => Given::Inherited(admin.sockets()?),
-                    _ => Given::Nothing,
+                    _ => take_of(opened, &settings.bind).map_or(Given::Nothing, Given::Arrived),
                 };
                 bound
                     .fresh
@@ -468,45 +475,105 @@ impl Sites {
         }
     }
 
-    /// Removes the files of Unix sockets that the new process of an upgrade does not have. Nobody listens there any more.
+    /// Prepares for an upgrade whose new process has the addresses that it `takes`. Returns those of the others that this process could not
+    /// bind again, which it therefore keeps until its end, and the socket files of the rest.
+    pub fn leave(&mut self, takes: impl Fn(&Bind) -> bool) -> (Vec<Bind>, Vec<(Bind, SocketFile)>) {
+        let (mut kept, mut files) = (Vec::new(), Vec::new());
+        for running in self.running.iter_mut().filter(|running| !takes(running.bind())) {
+            let bind = running.bind().clone();
+            match startup::may_open_again(&bind, &self.process) {
+                true => files.extend(running.take_file().map(|file| (bind, file))),
+                false => kept.push(bind),
+            }
+        }
+        if let Some(admin) = self.admin.as_mut().filter(|admin| !takes(admin.bind())) {
+            let bind = admin.bind().clone();
+            match startup::may_open_again(&bind, &self.process) {
+                true => files.extend(admin.take_file().map(|file| (bind, file))),
+                false => kept.push(bind),
+            }
+        }
+        (kept, files)
+    }
+
+    /// Notes that the new process of an upgrade serves. This one no longer listens where that does not.
     pub fn give_up(&mut self, upgrading: &Upgrading) {
-        let gone = self
-            .running
-            .iter_mut()
-            .filter(|running| !upgrading.takes(running.bind()));
-        for running in gone {
-            drop(running.take_file());
+        let gone = self.running.iter_mut();
+        for running in gone.filter(|running| upgrading.gives_up(running.bind())) {
+            running.give_up();
             self.process
                 .say
                 .info(format_args!("upgrade: no longer listening on {}", running.bind()));
         }
-        if let Some(admin) = self.admin.as_mut().filter(|admin| !upgrading.takes(admin.bind())) {
-            drop(admin.take_file());
+        if let Some(admin) = self.admin.as_mut().filter(|admin| upgrading.gives_up(admin.bind())) {
+            admin.give_up();
         }
     }
 
-    /// Listens again where the new process of an upgrade did not, because that process has failed.
-    pub fn regain(&mut self) {
+    /// Listens again where the new process of an upgrade did not, because that process has failed. `files`: the socket files of a process
+    /// that has never served.
+    pub fn regain(&mut self, files: Vec<(Bind, SocketFile)>) {
+        for (bind, file) in files {
+            if let Some(running) = self.running.iter_mut().find(|running| *running.bind() == bind) {
+                running.put_file(file);
+            } else if let Some(admin) = &mut self.admin {
+                admin.put_file(file);
+            }
+        }
         let (gone, kept): (Vec<_>, Vec<_>) = self.running.drain(..).partition(Running::is_given_up);
         self.running = kept;
         let admin = self.admin.take_if(|admin| admin.is_given_up());
         if gone.is_empty() && admin.is_none() {
             return;
         }
-        self.draining.extend(admin.map(admin::Running::end));
-        let endings = gone
-            .into_iter()
-            .flat_map(|running| running.end_logged(&self.process.say));
-        self.draining.extend(endings);
-        if let Err(why) = self.apply(self.config.clone()) {
+        let (mut config, mut opened) = (self.config.clone(), Vec::new());
+        for running in gone {
+            let (bind, name) = (running.bind().clone(), running.name().to_owned());
+            match self.open_again(&bind, running.sockets(), self.process.spelling.address) {
+                Some(sockets) => opened.push((bind, sockets)),
+                None => {
+                    let is_it = |listener: &config::Listener| listener.bind == bind && listener.name == name;
+                    let index = config.listeners.iter().position(is_it);
+                    index.into_iter().for_each(|index| config.remove_listener(index));
+                }
+            }
+            self.draining.extend(running.end_logged(&self.process.say));
+        }
+        if let Some(admin) = admin {
+            let bind = admin.bind().clone();
+            match self.open_again(&bind, admin.sockets(), self.process.spelling.admin) {
+                Some(sockets) => opened.push((bind, sockets)),
+                None => config.admin = None,
+            }
+            self.draining.push(admin.end());
+        }
+        if let Err(why) = self.apply_with(config, opened) {
             self.process.say.error(format_args!(
-                "upgrade: this process no longer listens where the new one did not: {why}; restart the server"
+                "upgrade: this process no longer listens where the new one did not: {why}; reload or restart the server"
             ));
         }
+        self.recount();
+    }
+
+    /// The sockets of an address that the new process of an upgrade did not have: `sockets`, if they are not closed yet. Logs why there are
+    /// none.
+    fn open_again(&self, bind: &Bind, sockets: Result<Vec<Listener>, String>, setting: &str) -> Option<Vec<Listener>> {
+        let workers = self.resources.handlers.workers;
+        let opened = sockets.or_else(|_| startup::open_now(bind, setting, &self.process, workers));
+        let log = |why: &Reason| {
+            self.process.say.error(format_args!(
+                "upgrade: this process no longer listens on {bind}: {why}; then reload the server"
+            ));
+        };
+        opened.inspect_err(log).ok()
     }
 
     /// Prepares the means of the next snapshot. Binds the `[admin]` listener if it has changed.
-    fn prepare_admin(&self, config: &Config) -> Result<(Resources, Option<admin::Bound>), Reason> {
+    fn prepare_admin(
+        &self,
+        config: &Config,
+        mut opened: Vec<(Bind, Vec<Listener>)>,
+    ) -> Result<(Resources, Option<admin::Bound>), Reason> {
         let mut resources = self.resources.clone();
         let is_there = self.admin.is_some() || config.admin.is_none();
         let is_same = self.config.admin == config.admin && is_there;
@@ -525,7 +592,12 @@ impl Sites {
             Some(running) => (running.sockets()?, None),
             None => {
                 let setting = self.process.spelling.admin;
-                match startup::open_now(&settings.bind, setting, &self.process, resources.handlers.workers) {
+                let workers = resources.handlers.workers;
+                let opened = take_of(&mut opened, &settings.bind).map_or_else(
+                    || startup::open_now(&settings.bind, setting, &self.process, workers),
+                    Ok,
+                );
+                match opened {
                     Err(why) if is_same => {
                         self.say_lost(&settings.bind, &why);
                         return Ok((resources, None));
@@ -632,6 +704,12 @@ impl Sites {
             live: self.live,
         }
     }
+}
+
+/// Takes the sockets of an address.
+fn take_of(opened: &mut Vec<(Bind, Vec<Listener>)>, bind: &Bind) -> Option<Vec<Listener>> {
+    let at = opened.iter().position(|(of, _)| of == bind)?;
+    Some(opened.swap_remove(at).1)
 }
 
 /// Makes the counters of `[admin]`.

@@ -390,6 +390,23 @@ pub fn open_now(bind: &Bind, setting: &str, process: &Process, workers: usize) -
     })
 }
 
+/// Whether this process could [open](open_now) an address again that it has open now. It could not with a port below 1024 once it has given
+/// up root, or in a folder of others, and never with a socket of systemd.
+pub fn may_open_again(bind: &Bind, process: &Process) -> bool {
+    match bind {
+        // The system looks at the rights first, and then finds that the address is taken.
+        Bind::Tcp(address) => {
+            let bound = std::net::TcpListener::bind(address);
+            bound.map_or_else(|error| error.kind() == io::ErrorKind::AddrInUse, |_| true)
+        }
+        Bind::Unix(path) => {
+            let folder = process.inside(path).and_then(|path| Some(path.parent()?.to_owned()));
+            folder.is_some_and(|folder| access(folder, Access::WRITE_OK | Access::EXEC_OK).is_ok())
+        }
+        Bind::Systemd(_) => false,
+    }
+}
+
 impl Process {
     /// The process with all rights that it has at the start.
     fn new(

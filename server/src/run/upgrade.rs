@@ -14,6 +14,7 @@ use std::ffi::OsString;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use osier::JoinHandle;
+use osier_web::SocketFile;
 use osier_web::upgrade::{Item, Program, Successor};
 
 use crate::config::Bind;
@@ -33,6 +34,10 @@ pub struct Upgrading {
     handover: Option<JoinHandle<()>>,
     /// The servers of the new process.
     servers: Vec<String>,
+    /// The servers of this process that it could not bind again, and keeps until the handover is over.
+    kept: Vec<String>,
+    /// The socket files that go when the new process serves. They are taken before the sockets close, so nobody else's can be among them.
+    files: Arc<Mutex<Vec<(Bind, SocketFile)>>>,
     /// Whether a reload was requested during the upgrade.
     reload_waits: bool,
 }
@@ -87,13 +92,19 @@ impl Upgrading {
     ///
     /// # Errors
     /// One line: why the new process is not ready.
-    pub fn hand_over(&mut self, sites: &Sites, requests: &Arc<Requests>) -> Result<(), String> {
+    pub fn hand_over(&mut self, sites: &mut Sites, requests: &Arc<Requests>) -> Result<(), String> {
         let Outcome::Prepared(prepared) = std::mem::take(&mut *lock(&self.outcome)) else {
             return Ok(());
         };
-        let successor = prepared.inspect_err(|_| self.is_busy = false)?;
+        let mut successor = prepared.inspect_err(|_| self.is_busy = false)?;
         let id = successor.id();
         self.servers = successor.servers().to_vec();
+        let (kept, files) = sites.leave(|bind| self.takes(bind));
+        self.kept = kept.iter().map(Bind::to_string).collect();
+        successor.keep(self.kept.clone());
+        *lock(&self.files) = files;
+        let files = Arc::clone(&self.files);
+        successor.before_closing(move || lock(&files).clear());
         sites
             .process
             .say
@@ -151,14 +162,24 @@ impl Upgrading {
         self.servers.contains(&name)
     }
 
+    /// Whether this process stops listening there when the new one serves.
+    pub fn gives_up(&self, bind: &Bind) -> bool {
+        !self.takes(bind) && !self.kept.contains(&bind.to_string())
+    }
+
+    /// Takes the socket files that are still there, because the new process has never served.
+    pub fn take_files(&mut self) -> Vec<(Bind, SocketFile)> {
+        std::mem::take(&mut *lock(&self.files))
+    }
+
     /// Returns whether a delayed reload is due, and forgets it.
     pub fn take_reload(&mut self) -> bool {
         std::mem::take(&mut self.reload_waits)
     }
 }
 
-fn lock(outcome: &Mutex<Outcome>) -> std::sync::MutexGuard<'_, Outcome> {
-    outcome.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The program to start, with its arguments and the items for [`arrival`](super::arrival).

@@ -2,14 +2,14 @@
 
 use std::fs;
 use std::io::{Read, Write};
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::{UnixDatagram, UnixStream};
 
 use rustix::process::{Pid, kill_process};
 
 use crate::support::serving::{Serving, file, fixed, has_ended};
 use crate::support::sites::{Sites, send, wait_for};
-use crate::support::{DEADLINE, Server, Signal, osier, pattern};
+use crate::support::{Client, DEADLINE, Server, Signal, osier, pattern};
 use crate::upgrade::{InFlight, ask_unix, echoes, echoing_backend, tunnel, with_backend};
 
 #[test]
@@ -213,6 +213,40 @@ fn the_old_process_serves_again_with_all_listeners_when_the_new_one_crashes() {
     fs::write(sites.0.folder.join("site.toml"), two).unwrap();
     sites.upgrade();
     sites.first_has_ended();
+}
+
+/// Somebody else has taken one of the addresses that the new process has given up: this one alone is lost, until a reload.
+#[test]
+fn the_old_process_binds_each_address_again_that_is_free() {
+    let listen = |address: &str| format!("[[listen]]\naddress = \"{address}\"\n");
+    let backend = TcpListener::bind("127.0.0.1:0").unwrap();
+    let one = format!("workers = 2\n{}{}", with_backend(&backend, ""), listen("127.0.0.1:0"));
+    let [taken, free] = ["127.0.0.2:0", "127.0.0.3:0"].map(|any| TcpListener::bind(any).unwrap().local_addr().unwrap());
+    let gone: String = [&taken.to_string(), &free.to_string(), "unix:socket"]
+        .map(listen)
+        .concat();
+    let sites = Serving::start(&format!("{one}{gone}"));
+    let socket = sites.0.folder.join("socket");
+    let mut in_flight = InFlight::begin(&sites, &backend);
+    fs::write(sites.0.folder.join("site.toml"), &one).unwrap();
+    let new = sites.upgrade();
+    assert!(!socket.exists());
+    let other = TcpListener::bind(taken).unwrap();
+    kill(new, Signal::KILL);
+    sites.0.wait_until_said("this process goes on serving");
+    let said = sites.0.said();
+    let why = |address: std::net::SocketAddr| format!("this process no longer listens on {address}: cannot listen");
+    assert!(said.contains(&why(taken)) && !said.contains(&why(free)), "{said}");
+    for mut client in [free, sites.0.addresses[0]].map(|address| Client::over(TcpStream::connect(address).unwrap())) {
+        assert_eq!(fixed(&mut client), "x");
+    }
+    ask_unix(&mut UnixStream::connect(&socket).unwrap());
+    assert!(in_flight.end());
+    drop(other);
+    sites.0.reload(&format!("{one}{gone}"));
+    assert_eq!(fixed(&mut Client::over(TcpStream::connect(taken).unwrap())), "x");
+    sites.signal(Signal::TERM);
+    wait_for("the end of the file", || !socket.exists());
 }
 
 /// A message of the upgrade protocol.

@@ -161,6 +161,10 @@ pub struct Successor {
     sender: Option<JoinHandle<()>>,
     /// The names of its servers.
     servers: Vec<String>,
+    /// The names of servers of this process whose sockets stay open until the handover is over.
+    kept: Vec<String>,
+    /// Runs before the first socket closes.
+    before_closing: Option<Box<dyn FnOnce() + Send>>,
     drain: Duration,
     /// As in [`Program`].
     ending: Duration,
@@ -227,6 +231,8 @@ impl Upgrade {
             child: None,
             sender: None,
             servers: Vec::new(),
+            kept: Vec::new(),
+            before_closing: None,
             drain: program.drain,
             ending: program.ending,
         };
@@ -257,6 +263,17 @@ impl Successor {
     /// The names of its [upgradable](crate::Server::upgradable) servers.
     pub fn servers(&self) -> &[String] {
         &self.servers
+    }
+
+    /// Leaves the sockets of these servers open until the handover is over, although the new process does not have them: this process could
+    /// not open them again. Clients wait there meanwhile.
+    pub fn keep(&mut self, servers: Vec<String>) {
+        self.kept = servers;
+    }
+
+    /// Calls `before` when the new process serves, before the sockets that it does not have close.
+    pub fn before_closing(&mut self, before: impl FnOnce() + Send + 'static) {
+        self.before_closing = Some(Box::new(before));
     }
 
     /// Starts the fibers that send and receive.
@@ -303,7 +320,7 @@ impl Successor {
     /// # Errors
     ///
     /// The new process does not serve, or has ended meanwhile. This process then serves as before. If the new process has served, the
-    /// servers that it did not have are over.
+    /// servers that it did not have are over, but for those that were [kept](Successor::keep).
     pub fn hand_over(mut self, serving: impl FnOnce()) -> Result<(), String> {
         let (dialog, upgrade) = (Arc::clone(&self.dialog), self.upgrade.clone());
         wait_for_predecessor(&upgrade)?;
@@ -367,9 +384,17 @@ impl Successor {
         self.servers.iter().any(|name| **name == *server.name)
     }
 
+    /// Whether the server serves again if the new process fails.
+    fn may_serve_again(&self, server: &Registered) -> bool {
+        self.has(server) || self.kept.iter().any(|name| **name == *server.name)
+    }
+
     /// Frees the addresses that the new process does not have.
-    fn release_the_rest(&self, servers: &[Registered]) {
-        let rest = servers.iter().filter(|server| !self.has(server));
+    fn release_the_rest(&mut self, servers: &[Registered]) {
+        if let Some(before) = self.before_closing.take() {
+            before();
+        }
+        let rest = servers.iter().filter(|server| !self.may_serve_again(server));
         rest.clone().for_each(|server| server.stop.release());
         wait_closing(|| rest.clone().all(|server| server.sockets.are_closed()));
     }
@@ -472,7 +497,7 @@ impl Successor {
     fn serve_again(&mut self, servers: &[Registered]) {
         set_closes(servers, Closes::None);
         for server in servers {
-            match self.has(server) {
+            match self.may_serve_again(server) {
                 true => {
                     server.service.state.shutdown.reset();
                     server.stop.reopen();
