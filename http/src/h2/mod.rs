@@ -39,6 +39,7 @@ pub use connection::{Connection, RequestError};
 pub use error::{Error, ErrorCode, Malformed, NotExportable};
 pub use event::Event;
 pub use fields::{Outgoing, RequestHead, ResponseHead};
+pub use growth::Room;
 pub use limits::Limits;
 pub use priority::Priority;
 pub use stream::StreamId;

@@ -33,10 +33,10 @@ impl ReceiveWindow {
         to.number(self.target);
     }
 
-    /// Reads the window of a connection at rest: no byte waits for a handler.
-    pub(super) fn import(from: &mut Reader<'_>) -> Option<ReceiveWindow> {
+    /// Reads the window of a connection at rest: no byte waits for a handler. It is no smaller than `least`.
+    pub(super) fn import(from: &mut Reader<'_>, least: u32) -> Option<ReceiveWindow> {
         let (left, credit, target) = (from.window()?, from.number::<u32>()?, from.number::<u32>()?);
-        let is_valid = credit.max(target) <= MAX_WINDOW;
+        let is_valid = credit.max(target) <= MAX_WINDOW && target >= least;
         let debt = left + i64::from(credit) - i64::from(target);
         is_valid.then(|| ReceiveWindow {
             left: fit(left),
@@ -188,6 +188,14 @@ mod tests {
         assert_eq!((window.debt(), window.left()), (10, 60));
         assert!(window.charge(60) && !window.charge(1));
         assert_eq!(window.give(60), Some(50));
+    }
+
+    #[test]
+    fn an_exported_window_that_is_too_small_is_refused() {
+        let mut exported = Writer(Vec::new());
+        ReceiveWindow::new(100, 100).export(&mut exported);
+        let import = |least| ReceiveWindow::import(&mut Reader(&exported.0), least).map(|window| window.target());
+        assert_eq!((import(100), import(101)), (Some(100), None));
     }
 
     #[test]

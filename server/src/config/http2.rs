@@ -19,6 +19,9 @@ const MEMORY_MAX: u64 = 1 << 30;
 /// Bytes of heads that a connection gets for each of its streams, unless the file says how many it gets.
 const HEADS_OF_A_STREAM: usize = 5 << 10;
 
+/// So many times its size the window of a connection grows by, unless the file says how far: 16 MiB with the default.
+const GROWTH_OF_A_WINDOW: u64 = 8;
+
 /// The highest count and rate, in effect no limit.
 const COUNT_MAX: u64 = 1_000_000_000;
 
@@ -38,13 +41,16 @@ fn limits(table: Section<'_>) -> Http2Limits {
     let memory = |key, least, default| size(&table, key, least..=MEMORY_MAX).map_or(default, |bytes| bytes as usize);
     let max_streams = number("max_streams", 1..=1_000_000, default.max_streams);
     let heads = default.heads_bytes.max(max_streams as usize * HEADS_OF_A_STREAM);
+    let connection_window = bytes("connection_window", 65_535..=MAX_WINDOW, default.connection_window);
+    // A small window is meant to bound the memory of a connection.
+    let growth = u64::from(connection_window) * GROWTH_OF_A_WINDOW;
     let limits = Http2Limits {
         max_streams,
         max_tunnels: number("max_tunnels", 0..=1_000_000, default.max_tunnels),
         heads_bytes: memory("heads_bytes", 1 << 10, heads.min(MEMORY_MAX as usize)),
         stream_window: bytes("stream_window", 1..=MAX_WINDOW, default.stream_window),
-        connection_window: bytes("connection_window", 65_535..=MAX_WINDOW, default.connection_window),
-        growth: bytes("growth", 0..=MAX_WINDOW, default.growth),
+        connection_window,
+        growth: bytes("growth", 0..=MAX_WINDOW, growth.min(MAX_WINDOW) as u32),
         max_frame: bytes("max_frame", FRAMES, default.max_frame),
         decoder_table: bytes("decoder_table", 0..=MEMORY_MAX, default.decoder_table),
         encoder_table: bytes("encoder_table", 0..=MEMORY_MAX, default.encoder_table),

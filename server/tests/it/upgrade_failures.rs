@@ -4,9 +4,11 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::{UnixDatagram, UnixStream};
+use std::os::unix::process::CommandExt;
 
 use rustix::process::{Pid, kill_process};
 
+use crate::config_system::with_sockets;
 use crate::support::serving::{Serving, file, fixed, has_ended};
 use crate::support::sites::{Sites, send, wait_for};
 use crate::support::{Client, DEADLINE, Server, Signal, osier, pattern};
@@ -213,6 +215,40 @@ fn the_old_process_serves_again_with_all_listeners_when_the_new_one_crashes() {
     fs::write(sites.0.folder.join("site.toml"), two).unwrap();
     sites.upgrade();
     sites.first_has_ended();
+}
+
+/// The old process could not open a socket of systemd again, so it keeps it, and serves there if the new process fails.
+#[test]
+fn a_socket_of_systemd_is_kept_until_the_handover_is_over() {
+    let (folder, web) = (Sites::folder(), TcpListener::bind("127.0.0.1:0").unwrap());
+    let backend = TcpListener::bind("127.0.0.1:0").unwrap();
+    let one = format!(
+        "workers = 2\n{}[[listen]]\naddress = \"127.0.0.1:0\"\n",
+        with_backend(&backend, "")
+    );
+    let two = format!("{one}[[listen]]\naddress = \"systemd:web\"\n");
+    fs::write(folder.join("site.toml"), two).unwrap();
+    let mut command = with_sockets(&folder, &[&web], "web");
+    command.stderr(fs::File::create(folder.join("stderr")).unwrap());
+    command.process_group(0);
+    let server = Server::spawn(command);
+    let addresses = vec![web.local_addr().unwrap()];
+    let sites = Serving(Sites {
+        server,
+        folder,
+        addresses,
+    });
+    let mut in_flight = InFlight::begin(&sites, &backend);
+    fs::write(sites.0.folder.join("site.toml"), one).unwrap();
+    let new = sites.upgrade();
+    let mut waiting = sites.0.connect();
+    send(&mut waiting, "GET", "x", "/fixed", &[]);
+    kill(new, Signal::KILL);
+    sites.0.wait_until_said("this process goes on serving");
+    assert_eq!(waiting.receive("GET").text(), "x");
+    assert_eq!(fixed(&mut sites.0.connect()), "x");
+    assert!(!sites.0.said().contains("no longer listen"), "{}", sites.0.said());
+    assert!(in_flight.end());
 }
 
 /// Somebody else has taken one of the addresses that the new process has given up: this one alone is lost, until a reload.

@@ -1,13 +1,13 @@
 //! How much the windows of all HTTP/2 connections may grow together.
 //!
 //! What a window has grown by is a promise: the peer may send so many bytes, and they are held if their reader stops. So windows grow
-//! only while there is memory for all promises of the process, several times over: see [`SHARE`]. Under pressure they become small.
+//! only while there is memory for all promises of the process, several times over: see [`SHARE`]. Under pressure they become smaller.
 
 use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use osier::memory::{self, Pressure};
-use osier_http::h2::{self, StreamId};
+use osier_http::h2::{self, Room, StreamId};
 
 /// The bytes by which all windows of the process have grown.
 static GROWN: AtomicUsize = AtomicUsize::new(0);
@@ -24,6 +24,11 @@ impl Growth {
     pub(crate) fn consumed(&self, machine: &RefCell<h2::Connection>, stream: StreamId, count: usize) {
         let mut machine = machine.borrow_mut();
         machine.consumed_within(stream, count, room(), osier::time::coarse_now());
+        self.note(&machine);
+    }
+
+    /// Counts by how much the windows of a connection have grown: after each call that may have changed it.
+    pub(crate) fn note(&self, machine: &h2::Connection) {
         self.count(machine.grown());
     }
 
@@ -43,9 +48,14 @@ impl Drop for Growth {
     }
 }
 
-/// By how much windows may grow. `None`: they have to become small.
-fn room() -> Option<usize> {
-    let is_short = memory::pressure() != Pressure::Normal;
-    let most = memory::limit().map_or(usize::MAX, |limit| limit.saturating_sub(memory::held()) / SHARE);
-    (!is_short).then(|| most.saturating_sub(GROWN.load(Relaxed)))
+/// How far windows may grow.
+fn room() -> Room {
+    match memory::pressure() {
+        Pressure::Normal => {
+            let most = memory::limit().map_or(usize::MAX, |limit| limit.saturating_sub(memory::held()) / SHARE);
+            Room::Beyond(most.saturating_sub(GROWN.load(Relaxed)))
+        }
+        Pressure::High => Room::Shared,
+        Pressure::Critical => Room::Least,
+    }
 }

@@ -108,7 +108,7 @@ fn read(limits: &Limits, mut from: Reader<'_>, now: Instant) -> Option<Connectio
     connection.reader = FrameReader::between_frames(connection.limits.max_frame, &connection.reader);
     connection.peer = from.settings()?;
     connection.send_window = SendWindow::of_size(from.signed()?)?;
-    connection.receive_window = ReceiveWindow::import(&mut from)?;
+    connection.receive_window = ReceiveWindow::import(&mut from, connection.limits.connection_window)?;
     connection.highest = from.stream()?;
     connection.used = from.number()?;
     connection.forgotten = Forgotten::import(&mut from)?;

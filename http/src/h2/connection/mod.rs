@@ -340,9 +340,9 @@ impl Connection {
     }
 
     /// Reports what [`consumed`](Self::consumed) does, and lets windows grow while the [handler waits](Self::reader_waits) for a fast peer: at
-    /// this call by up to `room` bytes beyond [`Limits::connection_window`]. `None` is for an owner that is short of memory: windows become
-    /// small again as bodies are read.
-    pub fn consumed_within(&mut self, stream: StreamId, count: usize, room: Option<usize>, now: Instant) {
+    /// this call as far as there is `room`. Windows become smaller as bodies are read: where memory is short, and where the handler waits no
+    /// longer.
+    pub fn consumed_within(&mut self, stream: StreamId, count: usize, room: growth::Room, now: Instant) {
         self.take_back(stream, count, |limits, windows, count| {
             growth::follow(limits, windows, (count, room), now);
         });
@@ -373,7 +373,7 @@ impl Connection {
     /// [`consumed_within`](Self::consumed_within).
     pub fn reader_waits(&mut self, stream: StreamId) {
         if let Some(state) = self.streams.get_mut(stream) {
-            state.pace.has_waited = true;
+            state.pace.waits();
         }
     }
 

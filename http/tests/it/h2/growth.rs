@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use osier_http::h2::{ErrorCode, Limits};
+use osier_http::h2::{ErrorCode, Limits, Room};
 
 use super::peer::*;
 
@@ -18,7 +18,7 @@ struct Uploads {
     /// Those of the streams, and the bytes that nobody has read.
     streams: BTreeMap<u32, (i64, i64)>,
     /// By how much windows may grow.
-    room: Option<usize>,
+    room: Room,
 }
 
 impl Uploads {
@@ -27,7 +27,7 @@ impl Uploads {
             peer: Peer::server_with(limits),
             connection: limits.connection_window.into(),
             streams: BTreeMap::new(),
-            room: Some(usize::MAX),
+            room: Room::Beyond(usize::MAX),
         }
     }
 
@@ -229,15 +229,59 @@ fn a_lack_of_memory_makes_windows_small_again() {
     let mut uploads = Uploads::new(&Limits::default());
     uploads.open(1);
     uploads.run(1, 100 * MIB);
-    uploads.room = None;
+    uploads.room = Room::Shared;
     uploads.run(1, 20 * MIB);
     assert_eq!(uploads.grown(), 0);
+    assert!((MIB - MIB / 4..=MIB).contains(&uploads.window(1)) && uploads.connection <= 2 * MIB);
+    uploads.room = Room::Least;
+    uploads.run(1, 20 * MIB);
     assert!(uploads.window(1) <= FIRST && uploads.connection <= 2 * MIB);
     // Then there is none for more than the window of the connection.
-    uploads.room = Some(0);
+    uploads.room = Room::Beyond(0);
     uploads.run(1, 20 * MIB);
     assert!((MIB - MIB / 4..=MIB).contains(&uploads.window(1)) && uploads.grown() == 0);
-    uploads.room = Some(usize::MAX);
+    uploads.room = Room::Beyond(usize::MAX);
+    uploads.run(1, 100 * MIB);
+    assert_eq!(uploads.grown(), 8 * MIB);
+}
+
+/// The bytes that the stalled stream holds are its own: the others do not pay for a window that becomes smaller.
+#[test]
+fn a_stalled_body_holds_up_no_other_when_memory_becomes_short() {
+    for room in [Room::Shared, Room::Least] {
+        let mut uploads = Uploads::new(&Limits::default());
+        uploads.open(1);
+        uploads.run(1, 100 * MIB);
+        assert!(uploads.fill(1) > 8 * MIB);
+        uploads.room = room;
+        uploads.take(1, 1);
+        uploads.open(3);
+        for _ in 0..10 * 64 {
+            assert_eq!(uploads.send(3), FRAME, "{room:?}");
+            uploads.take(3, FRAME);
+        }
+    }
+}
+
+#[test]
+fn a_window_shrinks_for_a_reader_that_has_become_slow() {
+    let mut uploads = Uploads::new(&Limits::default());
+    uploads.open(1);
+    uploads.run(1, 100 * MIB);
+    assert_eq!(uploads.grown(), 8 * MIB);
+    // It takes a frame whenever the client has filled the window, and never waits.
+    for _ in 0..20 * 64 {
+        uploads.fill(1);
+        uploads.take(1, FRAME);
+    }
+    assert_eq!(uploads.grown(), 0);
+    let (window, held) = uploads.streams[&1];
+    assert!((MIB - MIB / 4..=MIB).contains(&(window + held)), "{window} {held}");
+    // It is fast again.
+    while let count @ 1.. = uploads.streams[&1].1.min(FRAME) {
+        uploads.take(1, count);
+    }
+    uploads.peer.connection.reader_waits(1);
     uploads.run(1, 100 * MIB);
     assert_eq!(uploads.grown(), 8 * MIB);
 }
@@ -302,7 +346,7 @@ fn a_response_grows_its_window_at_the_client() {
     for _ in 0..200 {
         peer.feed(&data(stream, &[0; FRAME as usize], false));
         peer.connection
-            .consumed_within(stream, FRAME as usize, Some(usize::MAX), peer.now);
+            .consumed_within(stream, FRAME as usize, Room::Beyond(usize::MAX), peer.now);
         peer.connection.reader_waits(stream);
         window -= FRAME;
         let updates = peer.frames().into_iter().filter(|frame| frame.stream == stream);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use osier_http::h2::{Connection, ErrorCode, Event, Limits, Outgoing, StreamId};
+use osier_http::h2::{Connection, ErrorCode, Event, Limits, Outgoing, Room, StreamId};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -166,7 +166,8 @@ impl Side {
         for (stream, flow) in &mut self.flows {
             if flow.unread > 0 {
                 let count = std::mem::take(&mut flow.unread);
-                self.connection.consumed_within(*stream, count, Some(usize::MAX), now);
+                self.connection
+                    .consumed_within(*stream, count, Room::Beyond(usize::MAX), now);
                 self.connection.reader_waits(*stream);
                 has_read = true;
             }

@@ -102,11 +102,14 @@ impl Shared {
 
     fn around(machine: h2::Connection, local: &Rc<Local>, link: &Rc<Link>) -> Rc<Shared> {
         link.rest_without_streams();
+        let growth = Growth::default();
+        // One that has come from another process may have grown there.
+        growth.note(&machine);
         Rc::new(Shared {
             link: link.clone(),
             local: local.clone(),
             machine: RefCell::new(machine),
-            growth: Growth::default(),
+            growth,
             streams: RefCell::new(VecDeque::new()),
             new: RefCell::new(VecDeque::new()),
             granted: Cell::new(0),
@@ -191,7 +194,10 @@ impl Shared {
 
     /// Ends a stream, whose handler has ended.
     pub(super) fn remove(self: &Rc<Self>, id: StreamId) {
-        self.machine.borrow_mut().finish(id);
+        let mut machine = self.machine.borrow_mut();
+        machine.finish(id);
+        self.growth.note(&machine);
+        drop(machine);
         let mut streams = self.streams.borrow_mut();
         let removed = place(&streams, id).and_then(|at| take_at(&mut streams, at));
         self.link.has_streams(streams.len());

@@ -164,7 +164,7 @@ pub struct Successor {
     /// The names of servers of this process whose sockets stay open until the handover is over.
     kept: Vec<String>,
     /// Runs before the first socket closes.
-    before_closing: Option<Box<dyn FnOnce() + Send>>,
+    before_closing: Option<Box<dyn FnOnce() + Send + Sync>>,
     drain: Duration,
     /// As in [`Program`].
     ending: Duration,
@@ -272,7 +272,7 @@ impl Successor {
     }
 
     /// Calls `before` when the new process serves, before the sockets that it does not have close.
-    pub fn before_closing(&mut self, before: impl FnOnce() + Send + 'static) {
+    pub fn before_closing(&mut self, before: impl FnOnce() + Send + Sync + 'static) {
         self.before_closing = Some(Box::new(before));
     }
 

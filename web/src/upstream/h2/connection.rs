@@ -154,7 +154,10 @@ impl Connection {
 
     /// Ends a stream whose owner is done with its request.
     pub(super) fn end(self: &Rc<Self>, stream: StreamId) {
-        self.machine.borrow_mut().finish(stream);
+        let mut machine = self.machine.borrow_mut();
+        machine.finish(stream);
+        self.growth.note(&machine);
+        drop(machine);
         self.streams.borrow_mut().remove(&stream);
         self.wake_writable();
         self.flush_soon();
