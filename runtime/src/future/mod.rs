@@ -187,6 +187,9 @@ osier_queue::impl_debug!(Task<T>, self => { id: self.id, finished: self.is_finis
 /// computing between them, the next call is pending once, although it is ready. It wakes the task, which is polled again behind the others
 /// that are ready. That call has done nothing, so it may be dropped as at any other time. A loop without such calls awaits [`yield_now`].
 ///
+/// A time limit whose future has been held up so gives it one more turn, of a millisecond at most: it is late by a round of the worker, and
+/// any number of calls that are ready within it win. The futures of [`join_async!`](crate::join_async!) begin such turns one after the other.
+///
 /// # Suspends
 ///
 /// Never.

@@ -10,6 +10,7 @@ use std::task::{Context, Poll};
 use std::time::Instant;
 
 use super::arms::{any_of, until};
+use super::join::next_first;
 use crate::{block_on, wait};
 
 /// Polls each of `leaves` once, from a random one on, until one is ready.
@@ -24,19 +25,29 @@ pub(super) fn poll_any<L: Future + Unpin>(leaves: &mut [L], cx: &mut Context<'_>
     Poll::Pending
 }
 
-/// Polls each of `leaves` that has no output yet. Ready when all have one.
+/// Polls each of `leaves` that has no output yet, from number `first` on. Ready when all have one.
 #[inline]
-fn poll_all<L: Future + Unpin>(leaves: &mut [L], outputs: &mut [Option<L::Output>], cx: &mut Context<'_>) -> Poll<()> {
+fn poll_all<L: Future + Unpin>(
+    leaves: &mut [L],
+    outputs: &mut [Option<L::Output>],
+    first: &mut usize,
+    cx: &mut Context<'_>,
+) -> Poll<()> {
     let mut done = true;
-    for (leaf, output) in leaves.iter_mut().zip(outputs) {
+    for index in (*first..leaves.len()).chain(0..*first) {
+        let output = &mut outputs[index];
         if output.is_none()
-            && let Poll::Ready(value) = Pin::new(leaf).poll(cx)
+            && let Poll::Ready(value) = Pin::new(&mut leaves[index]).poll(cx)
         {
             *output = Some(value);
         }
         done &= output.is_some();
     }
-    if done { Poll::Ready(()) } else { Poll::Pending }
+    if done {
+        return Poll::Ready(());
+    }
+    *first = next_first(*first, leaves.len(), cx);
+    Poll::Pending
 }
 
 /// Waits until one of `leaves` is ready, and gives its index and output.
@@ -201,7 +212,8 @@ pub fn wait_all_into_async<L: Future + Unpin>(
     outputs: &mut [Option<L::Output>],
 ) -> impl Future<Output = ()> {
     assert_same_length(leaves, outputs);
-    poll_fn(|cx| poll_all(leaves, outputs, cx))
+    let mut first = 0;
+    poll_fn(move |cx| poll_all(leaves, outputs, &mut first, cx))
 }
 
 /// Waits as [`wait_all_into`] does, at most until `deadline`. `false` says that it passed, and that a place in
@@ -226,7 +238,8 @@ pub fn wait_all_until<L: Future + Unpin>(
     deadline: Instant,
 ) -> bool {
     assert_same_length(leaves, outputs);
-    wait::wait_for_future(Some(deadline), |cx| poll_all(leaves, outputs, cx)).is_some()
+    let mut first = 0;
+    wait::wait_for_future(Some(deadline), |cx| poll_all(leaves, outputs, &mut first, cx)).is_some()
 }
 
 /// Waits as [`wait_all_until`] does, in a future. The future is `Send` if the leaves and their outputs are.
@@ -241,7 +254,8 @@ pub fn wait_all_until_async<L: Future + Unpin>(
     deadline: Instant,
 ) -> impl Future<Output = bool> {
     assert_same_length(leaves, outputs);
-    let done = until(Some(deadline), |cx| poll_all(leaves, outputs, cx));
+    let mut first = 0;
+    let done = until(Some(deadline), move |cx| poll_all(leaves, outputs, &mut first, cx));
     async move { done.await.is_some() }
 }
 

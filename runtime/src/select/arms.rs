@@ -206,18 +206,21 @@ pub(super) fn until<T>(
     mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>,
 ) -> impl Future<Output = Option<T>> {
     let mut sleep = deadline.map_or_else(Sleep::forever, Sleep::until);
-    let mut late = 0;
+    let mut is_last = false;
     poll_fn(move |cx| {
+        if is_last {
+            budget::last_poll();
+        }
         if let Poll::Ready(value) = poll(cx) {
             return Poll::Ready(Some(value));
         }
-        // What was refused may be ready. The limit ends a future that uses up its budget again and again all the same.
-        if budget::has_refused() && late < budget::PATIENCE {
-            late += u8::from(sleep.is_elapsed());
+        // What was refused may be ready, and has one more turn. So the limit also ends a future that uses up each budget.
+        if !is_last && budget::has_refused(cx) {
+            is_last = sleep.is_elapsed();
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }
-        budget::without(|| Pin::new(&mut sleep).poll(cx)).map(|()| None)
+        sleep.poll_uncounted(cx).map(|()| None)
     })
 }
 

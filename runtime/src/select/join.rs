@@ -10,6 +10,7 @@ use std::task::{Context, Poll};
 use pin_project_lite::pin_project;
 
 use crate::block_on;
+use crate::wait::budget;
 
 /// The end of the list.
 #[derive(Debug)]
@@ -45,8 +46,11 @@ pub trait Parts {
     /// Their outputs, as nested pairs.
     type Outputs;
 
-    /// Polls each part that is not done. Returns true when all are.
-    fn poll_each(self: Pin<&mut Self>, cx: &mut Context<'_>) -> bool;
+    /// How many there are.
+    const COUNT: usize;
+
+    /// Polls each part that is not done, from number `from` up to, not including, number `to`. Returns true when all of these are.
+    fn poll_range(self: Pin<&mut Self>, from: usize, to: usize, cx: &mut Context<'_>) -> bool;
 
     /// The outputs. Called once, when all parts are done.
     fn take(self: Pin<&mut Self>) -> Self::Outputs;
@@ -54,9 +58,10 @@ pub trait Parts {
 
 impl Parts for End {
     type Outputs = ();
+    const COUNT: usize = 0;
 
     #[inline]
-    fn poll_each(self: Pin<&mut Self>, _: &mut Context<'_>) -> bool {
+    fn poll_range(self: Pin<&mut Self>, _: usize, _: usize, _: &mut Context<'_>) -> bool {
         true
     }
 
@@ -66,18 +71,23 @@ impl Parts for End {
 
 impl<F: Future, R: Parts> Parts for Part<F, R> {
     type Outputs = (F::Output, R::Outputs);
+    const COUNT: usize = 1 + R::COUNT;
 
     #[inline]
-    fn poll_each(self: Pin<&mut Self>, cx: &mut Context<'_>) -> bool {
+    fn poll_range(self: Pin<&mut Self>, from: usize, to: usize, cx: &mut Context<'_>) -> bool {
+        if to == 0 {
+            return true;
+        }
         let mut this = self.project();
-        if let Some(leaf) = this.leaf.as_mut().as_pin_mut()
+        if from == 0
+            && let Some(leaf) = this.leaf.as_mut().as_pin_mut()
             && let Poll::Ready(output) = leaf.poll(cx)
         {
             *this.output = Some(output);
             this.leaf.set(None);
         }
-        let rest_done = this.rest.poll_each(cx);
-        rest_done && this.output.is_some()
+        let rest_done = this.rest.poll_range(from.saturating_sub(1), to - 1, cx);
+        rest_done && (from > 0 || this.output.is_some())
     }
 
     #[inline]
@@ -88,12 +98,27 @@ impl<F: Future, R: Parts> Parts for Part<F, R> {
     }
 }
 
+/// The part that is polled first after a poll that began with `first`: another one if parts were refused because those before them had used
+/// up the budget, so that each has its turn.
+#[inline]
+pub(super) fn next_first(first: usize, count: usize, cx: &Context<'_>) -> usize {
+    match budget::has_refused(cx) {
+        true => (first + 1) % count,
+        false => first,
+    }
+}
+
 /// All the outputs, as a future.
 #[inline]
 pub fn all<P: Parts>(mut parts: Pin<&mut P>) -> impl Future<Output = P::Outputs> {
-    poll_fn(move |cx| match parts.as_mut().poll_each(cx) {
-        true => Poll::Ready(parts.as_mut().take()),
-        false => Poll::Pending,
+    let mut first = 0;
+    poll_fn(move |cx| {
+        let end_done = parts.as_mut().poll_range(first, P::COUNT, cx);
+        if parts.as_mut().poll_range(0, first, cx) && end_done {
+            return Poll::Ready(parts.as_mut().take());
+        }
+        first = next_first(first, P::COUNT, cx);
+        Poll::Pending
     })
 }
 

@@ -83,8 +83,8 @@ impl Barrier {
         block(self.wait_async())
     }
 
-    /// Waits as [`wait`](Barrier::wait) does, in a future. The first poll counts the party. Dropping the future
-    /// before the round is complete takes it back.
+    /// Waits as [`wait`](Barrier::wait) does, in a future. The first poll counts the party, or a later one in a task
+    /// whose [turn is over](crate::spawn_future#fairness). Dropping the future before the round is complete takes it back.
     pub async fn wait_async(&self) -> BarrierWaitResult {
         budget::call().await;
         let Some(arrival) = self.arrive() else {

@@ -157,7 +157,8 @@ impl Event {
         block_for(timeout, self.wait_async()).is_some()
     }
 
-    /// Waits as [`wait`](Event::wait) does, in a future. The first poll puts it in line.
+    /// Waits as [`wait`](Event::wait) does, in a future. The first poll puts it in line, or a later one while the event is set
+    /// and the [turn of the task is over](crate::spawn_future#fairness).
     ///
     /// ```
     /// use osier::sync::Event;

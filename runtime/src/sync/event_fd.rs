@@ -110,7 +110,8 @@ impl EventFd {
         wait::wait(None, None, |cx| leaf.as_mut().poll(cx))?
     }
 
-    /// Waits as [`wait`](EventFd::wait) does, in a future. The first poll puts it in line.
+    /// Waits as [`wait`](EventFd::wait) does, in a future. The first poll puts it in line, or a later one in a task whose
+    /// [turn is over](crate::spawn_future#fairness).
     pub fn wait_async(&self) -> EventFdWait<'_> {
         EventFdWait {
             event: self,

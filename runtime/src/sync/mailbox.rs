@@ -173,6 +173,8 @@ impl Future for MailboxWait<'_> {
     #[inline]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<u32> {
         let this = self.project();
-        budget::poll(cx, |cx| this.mailbox.poll_wait(*this.flags, this.waiter, cx))
+        // It waits from its first poll on, so it also hears flags that are raised and taken at once.
+        let is_up = || this.flags.hold_in(this.mailbox.state());
+        budget::poll_if(cx, is_up, |cx| this.mailbox.poll_wait(*this.flags, this.waiter, cx))
     }
 }

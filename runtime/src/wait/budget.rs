@@ -36,8 +36,6 @@ use crate::worker::core::Core;
 const CHUNK: u8 = 8;
 /// The same where there is no budget.
 const CHUNK_WITHOUT: u8 = 128;
-/// A future with a time limit has this many more turns after the limit, if its calls were refused: they may be ready.
-pub(crate) const PATIENCE: u8 = 16;
 
 struct Budget {
     /// The calls until the next look; none if it is not positive.
@@ -107,17 +105,21 @@ impl<F: Future> Future for Counted<F> {
 #[cold]
 #[inline(never)]
 fn refuses(cx: &Context<'_>) -> bool {
-    // Nobody waits behind a waker that wakes nobody, such as `Waker::noop`: pending would be a wrong answer. It has no data. Its table is
-    // not the same everywhere in a program.
-    if goes_on() || cx.waker().data().is_null() {
+    if wakes_nobody(cx) || goes_on() {
         return false;
     }
     cx.waker().wake_by_ref();
     true
 }
 
+/// Nobody waits behind a waker that wakes nobody, such as `Waker::noop`: pending would be a wrong answer. It has no data. Its table is not
+/// the same everywhere in a program.
+fn wakes_nobody(cx: &Context<'_>) -> bool {
+    cx.waker().data().is_null()
+}
+
 fn goes_on() -> bool {
-    let left = match with_budget(|worker| worker.spend(CHUNK.into())) {
+    let left = match with_budget(|worker| worker.spend(CHUNK)) {
         Some(true) => CHUNK,
         Some(false) => return false,
         None => CHUNK_WITHOUT,
@@ -135,9 +137,15 @@ fn with_budget<T>(with: impl FnOnce(&Worker) -> T) -> Option<T> {
     }
 }
 
-/// Whether a leaf was refused since the poll began.
-pub(crate) fn has_refused() -> bool {
-    with_budget(Worker::has_refused) == Some(true)
+/// Whether a leaf was refused since the turn began: what is pending may be ready.
+pub(crate) fn has_refused(cx: &Context<'_>) -> bool {
+    !wakes_nobody(cx) && with_budget(Worker::has_refused) == Some(true)
+}
+
+/// The poll that begins is the last one of a future whose time is over, and whose calls were refused: they may be ready.
+#[cold]
+pub(crate) fn last_poll() {
+    with_budget(Worker::allow_more_calls);
 }
 
 /// The worker polls a task from here on.
@@ -155,37 +163,54 @@ pub(crate) fn task_ends() {
     BUDGET.with(|budget| budget.in_task.set(false));
 }
 
-/// The guard of a wait on a fiber for a future that may make many calls.
-pub(crate) struct OnFiber<'a> {
-    core: &'a Core<'a>,
+/// Whether a place has a budget, changed until this is dropped.
+pub(crate) struct Changed<'a> {
+    place: &'a Cell<bool>,
     outer: bool,
 }
 
-/// The fiber polls with a budget until the guard is dropped.
-#[inline(always)]
-pub(crate) fn on_fiber<'a>(core: &'a Core<'a>) -> OnFiber<'a> {
-    BUDGET.with(|budget| budget.left.set(CHUNK.into()));
-    let outer = core.has_budget.replace(true);
-    OnFiber { core, outer }
+impl<'a> Changed<'a> {
+    #[inline(always)]
+    fn to(has_budget: bool, place: &'a Cell<bool>) -> Changed<'a> {
+        let outer = place.replace(has_budget);
+        Changed { place, outer }
+    }
 }
 
-impl Drop for OnFiber<'_> {
+impl Drop for Changed<'_> {
     #[inline(always)]
     fn drop(&mut self) {
-        self.core.has_budget.set(self.outer);
+        self.place.set(self.outer);
     }
+}
+
+/// The fiber polls with a budget until the guard is dropped: it waits for a future that may make many calls.
+#[inline(always)]
+pub(crate) fn on_fiber<'a>(core: &'a Core<'a>) -> Changed<'a> {
+    BUDGET.with(|budget| budget.left.set(CHUNK.into()));
+    Changed::to(true, &core.has_budget)
 }
 
 /// Runs `polls` without a budget: there, pending means that the leaf is not ready.
 pub(crate) fn without<T>(polls: impl FnOnce() -> T) -> T {
+    // Without it, the calls that follow would not be looked at if each look fell into such polls.
     struct Restore(i32);
     impl Drop for Restore {
         fn drop(&mut self) {
             BUDGET.with(|budget| budget.left.set(self.0));
         }
     }
-    let _restore = Restore(BUDGET.with(|budget| budget.left.replace(i32::MAX)));
-    polls()
+    let _restore = Restore(BUDGET.with(|budget| budget.left.replace(CHUNK_WITHOUT.into())));
+    let anchor = Anchor::new();
+    BUDGET.with(|budget| {
+        // A fiber may suspend in these polls, and others run on this thread then. So it is the fiber that has none.
+        let place = match context::here(&anchor) {
+            Caller::Fiber(core, _) => &core.has_budget,
+            Caller::Worker | Caller::Thread => &budget.in_task,
+        };
+        let _without = Changed::to(false, place);
+        polls()
+    })
 }
 
 /// Runs `worker`, the loop of another worker, as outside of the task whose poll this may be.

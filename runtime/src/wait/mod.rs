@@ -311,6 +311,9 @@ fn on_fiber<T>(
             pause.prepare()?;
         }
         core.suspend(|| pause.shown(std::any::type_name_of_val(&poll)));
+        if pause.is_last {
+            budget::last_poll();
+        }
         if let Poll::Ready(value) = poll(&mut cx) {
             return Ok(value);
         }
@@ -343,8 +346,8 @@ struct Pause<'a> {
     due: Option<u64>,
     /// Whether the timers of the frames are armed.
     armed: bool,
-    /// How many turns it had after its time, because calls of its future were refused.
-    late: u8,
+    /// Whether its time is over, and its future has one more turn because calls of it were refused.
+    is_last: bool,
 }
 
 impl<'a> Pause<'a> {
@@ -365,7 +368,7 @@ impl<'a> Pause<'a> {
             since: worker.now(),
             due: None,
             armed: false,
-            late: 0,
+            is_last: false,
         }
     }
 
@@ -396,8 +399,8 @@ impl<'a> Pause<'a> {
     fn check_timer(&mut self, due: u64) -> Result<(), Stop> {
         if self.worker.tick() >= due {
             self.check()?;
-            if budget::has_refused() && self.late < budget::PATIENCE {
-                self.late += 1;
+            if self.core.has_budget.get() && self.worker.has_refused() && !self.is_last {
+                self.is_last = true;
                 return Ok(());
             }
             return Err(Stop::Elapsed);

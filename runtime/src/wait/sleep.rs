@@ -84,6 +84,11 @@ impl Sleep {
         budget::poll(cx, |cx| self.poll_timer(cx))
     }
 
+    /// Polls as the future does, and does not count as a call.
+    pub(crate) fn poll_uncounted(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.poll_timer(cx).map(or_panic)
+    }
+
     fn poll_timer(&mut self, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
         if self.is_elapsed() {
             self.timer = None;
@@ -110,9 +115,12 @@ impl Future for Sleep {
     ///
     /// If it is polled outside of every runtime, and the driver for that cannot be started.
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        self.poll_elapsed(cx)
-            .map(|elapsed| elapsed.unwrap_or_else(|error| panic!("osier::time::Sleep: {error}")))
+        self.poll_elapsed(cx).map(or_panic)
     }
+}
+
+fn or_panic(elapsed: std::io::Result<()>) {
+    elapsed.unwrap_or_else(|error| panic!("osier::time::Sleep: {error}"));
 }
 
 osier_queue::impl_debug!(Sleep, self => { deadline: self.deadline });

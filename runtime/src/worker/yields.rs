@@ -14,7 +14,10 @@ use crate::worker::stamp::Stamp;
 const CALLS_BUDGET: u16 = 128;
 /// A poll whose calls were refused this many times has a new budget: code that polls until something is ready, as another executor's
 /// `block_on` inside of a task, would not end otherwise.
-const REFUSALS: u16 = 1024;
+const REFUSALS: i16 = 1024;
+/// So many calls more may complete in the last poll of a future whose time is over, within the same time. They end where a virtual clock
+/// stands still.
+const LAST_CALLS: i16 = 30_000;
 /// The first call at which the clock is looked at: a look costs as much as a quick call, and most fibers wait before it. The others are at
 /// powers of two, so the calls since a look take about as long as those before it.
 const CALLS_AT_LEAST: u16 = 8;
@@ -28,7 +31,9 @@ pub(super) struct Calls {
     /// The time of the first look.
     since: Cell<Stamp>,
     /// The ready calls of a future in one poll, or on one fiber since that was resumed; beyond [`CALLS_BUDGET`] those that were refused.
-    polled: Cell<u16>,
+    polled: Cell<i16>,
+    /// Whether one of them was refused.
+    refused: Cell<bool>,
     /// The time of the first look at these.
     polled_since: Cell<Stamp>,
 }
@@ -40,6 +45,7 @@ impl Calls {
             missing: Cell::new(CALLS_AT_LEAST),
             since: Cell::new(Stamp::of_machine()),
             polled: Cell::new(0),
+            refused: Cell::new(false),
             polled_since: Cell::new(Stamp::of_machine()),
         }
     }
@@ -49,7 +55,13 @@ impl Calls {
     pub(super) fn reset(&self) {
         self.next_look.set(CALLS_AT_LEAST);
         self.missing.set(CALLS_AT_LEAST);
+        self.reset_polled();
+    }
+
+    #[inline(always)]
+    fn reset_polled(&self) {
         self.polled.set(0);
+        self.refused.set(false);
     }
 
     /// Counts a call. Returns whether the clock is to be looked at.
@@ -123,34 +135,47 @@ impl Worker {
     }
 
     /// Counts ready calls of a future that this worker polls. Returns whether its poll may go on.
-    pub(crate) fn spend(&self, count: u16) -> bool {
+    pub(crate) fn spend(&self, count: u8) -> bool {
+        const BUDGET: i16 = CALLS_BUDGET as i16;
         let Calls {
-            polled, polled_since, ..
+            polled,
+            polled_since,
+            refused,
+            ..
         } = &self.calls;
         let before = polled.get();
-        if before >= CALLS_BUDGET {
-            let goes_on = before >= CALLS_BUDGET + REFUSALS;
+        if before >= BUDGET {
+            let goes_on = before >= BUDGET + REFUSALS;
             polled.set(if goes_on { 0 } else { before + 1 });
             return goes_on;
         }
-        let (now, completed) = (self.clock.stamp(), before + count);
-        let is_first_look = before < CALLS_AT_LEAST;
+        let (now, completed) = (self.clock.stamp(), before + i16::from(count));
+        let is_first_look = (0..CALLS_AT_LEAST as i16).contains(&before);
         if is_first_look {
             polled_since.set(now);
         }
-        let goes_on = completed < CALLS_BUDGET && (is_first_look || now.since(polled_since.get()) < TURN);
-        polled.set(if goes_on { completed } else { CALLS_BUDGET });
+        let goes_on = completed < BUDGET && (is_first_look || now.since(polled_since.get()) < TURN);
+        polled.set(if goes_on { completed } else { BUDGET });
+        if !goes_on {
+            refused.set(true);
+        }
         goes_on
     }
 
     /// Whether [`spend`](Worker::spend) has refused since the fiber was resumed, or since the poll of the task began.
     pub(crate) fn has_refused(&self) -> bool {
-        self.calls.polled.get() >= CALLS_BUDGET
+        self.calls.refused.get()
+    }
+
+    /// Lets the future that is polled complete [`LAST_CALLS`] before the next refusal.
+    pub(crate) fn allow_more_calls(&self) {
+        self.calls.polled.set(-LAST_CALLS);
+        self.calls.polled_since.set(self.clock.stamp());
     }
 
     /// The worker polls a task: its calls count from here on.
     #[inline]
     pub(crate) fn begin_calls(&self) {
-        self.calls.polled.set(0);
+        self.calls.reset_polled();
     }
 }

@@ -1,5 +1,7 @@
 //! Futures whose calls are always ready let the others of their worker run: in tasks, and on fibers that block on them. A call that is told
 //! to come again for that has done nothing, and no call that must not wait notices it.
+//!
+//! Long because each kind of call, and each place where futures are polled, can be forgotten by itself.
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
@@ -649,11 +651,233 @@ fn what_is_ready_wins_over_a_time_limit_however_much_it_is() {
             () = calls() => true,
             until now => false,
         });
-        let mut handles: Vec<_> = (0..MANY).map(|n| osier::spawn(move || n)).collect();
-        settle();
-        let mut outputs = [const { None }; MANY];
-        assert!(osier::select::wait_all_until(&mut handles, &mut outputs, now));
+        for many in [MANY, 1200, 2600] {
+            let handles = || -> Vec<_> { (0..many).map(|n| osier::spawn(move || n)).collect() };
+            let mut outputs: Vec<_> = (0..many).map(|_| None).collect();
+            let mut ended = handles();
+            settle();
+            assert!(
+                osier::select::wait_all_until(&mut ended, &mut outputs, now),
+                "{many} on a fiber"
+            );
+            let mut ended = handles();
+            settle();
+            let all = spawn_future(async move {
+                let mut outputs: Vec<_> = (0..many).map(|_| None).collect();
+                osier::select::wait_all_until_async(&mut ended, &mut outputs, now).await
+            });
+            assert!(all.join().unwrap(), "{many} in a task");
+        }
     });
+}
+
+#[test]
+fn a_time_limit_is_late_by_one_more_turn_at_most() {
+    fn compute() {
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_millis(1) {}
+    }
+    async fn busy(calls: &AtomicUsize) {
+        let permits = Semaphore::new(1);
+        loop {
+            drop(permits.acquire_async().await);
+            compute();
+            calls.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+    on(1).run(|| {
+        // It has passed before the first poll: all calls are late. A turn makes 16 of such calls.
+        let past = Instant::now();
+        osier::sleep(Duration::from_millis(10));
+        let calls = AtomicUsize::new(0);
+        osier::select! {
+            () = busy(&calls) => {}
+            until past => {}
+        }
+        assert!(calls.load(Ordering::SeqCst) <= 2 * 16, "{calls:?} on a fiber");
+        let in_task = spawn_future(async move {
+            let calls = AtomicUsize::new(0);
+            osier::select_async! {
+                () = busy(&calls) => {}
+                until past => {}
+            }
+            calls.into_inner()
+        });
+        let calls = in_task.join().unwrap();
+        assert!(calls <= 2 * 16, "{calls} in a task");
+    });
+}
+
+#[test]
+fn a_time_that_has_come_is_seen_by_polls_that_have_no_budget() {
+    async fn late(past: Instant) -> bool {
+        osier::select_async! {
+            () = std::future::pending() => false,
+            until past => true,
+        }
+    }
+    after_many_calls(|| {
+        let past = osier::time::now() - Duration::from_millis(100);
+        let limited = osier::select! {
+            limited = late(past) => limited,
+            default => false,
+        };
+        assert!(limited, "in a select that does not wait");
+        assert!(block_on(late(past)), "in a block_on");
+        let mut cx = Context::from_waker(Waker::noop());
+        assert_eq!(
+            pin!(late(past)).poll(&mut cx),
+            Poll::Ready(true),
+            "with a waker that wakes nobody"
+        );
+        let polls = AtomicUsize::new(0);
+        let queue = IoQueue::new(0).unwrap();
+        let limited = queue.run_until(async {
+            let begins = poll_fn(|_| {
+                polls.fetch_add(1, Ordering::SeqCst);
+                Poll::<()>::Pending
+            });
+            osier::select_async! {
+                () = begins => false,
+                timeout Duration::from_millis(100) => true,
+            }
+        });
+        // In a task, the queue may not wait.
+        assert!(!matches!(limited, Ok(false)), "{limited:?}");
+        assert!(polls.load(Ordering::SeqCst) < 10, "the queue spins: {polls:?}");
+    });
+}
+
+#[test]
+fn an_arm_that_suspends_leaves_its_freedom_to_nobody() {
+    let in_time = on(1).run(|| {
+        let turns = Turns::begin();
+        let theirs = turns.clone();
+        let busy = osier::spawn(move || {
+            block_on(async {
+                let permits = Semaphore::new(1);
+                while theirs.go_on() {
+                    drop(permits.acquire_async().await);
+                }
+            })
+        });
+        for _ in 0..3 {
+            osier::select! {
+                () = async { osier::sleep(Duration::from_millis(1)) } => {}
+                default => {}
+            }
+        }
+        turns.others_ran.store(true, Ordering::SeqCst);
+        busy.join().unwrap();
+        turns.in_time()
+    });
+    assert!(in_time, "the busy fiber has kept the worker for {LIMIT:?}");
+}
+
+#[test]
+fn an_arm_goes_on_without_a_bound_after_a_block_on_in_it() {
+    on(1).run(|| {
+        let sum = osier::select! {
+            sum = async {
+                block_on(async {});
+                let permits = Semaphore::new(1);
+                for _ in 0..MANY {
+                    drop(permits.acquire_async().await);
+                }
+                MANY
+            } => sum,
+            default => 0,
+        };
+        assert_eq!(sum, MANY);
+    });
+}
+
+#[test]
+fn flags_that_are_taken_at_once_end_a_wait_that_begins_after_many_calls() {
+    timeless(1).run(|| {
+        let flags = Arc::new(Mailbox::new());
+        let theirs = Arc::clone(&flags);
+        let heard = spawn_future(async move {
+            let (permits, mut wait) = (Semaphore::new(1), pin!(theirs.wait_any_async(1)));
+            let mut is_first = true;
+            poll_fn(|cx| {
+                if std::mem::take(&mut is_first) {
+                    while pin!(permits.acquire_async()).poll(cx).is_ready() {}
+                }
+                wait.as_mut().poll(cx)
+            })
+            .await
+        });
+        // Between its first poll and its second.
+        let pulse = spawn_future(async move {
+            flags.raise(1);
+            flags.take(1);
+        });
+        pulse.join().unwrap();
+        settle();
+        assert!(heard.is_finished(), "the wait has missed the flags");
+    });
+}
+
+#[test]
+fn each_part_of_a_join_has_its_turn_beside_one_that_uses_up_the_budget() {
+    async fn busy(end: Arc<AtomicBool>) {
+        let (permits, start) = (Semaphore::new(1), Instant::now());
+        while !end.load(Ordering::SeqCst) && start.elapsed() < LIMIT {
+            drop(permits.acquire_async().await);
+        }
+        assert!(start.elapsed() < LIMIT, "the other part has had no turn");
+    }
+    async fn beats(end: Arc<AtomicBool>) {
+        let mut ticks = interval(Duration::from_millis(2));
+        for _ in 0..5 {
+            ticks.tick_async().await;
+        }
+        end.store(true, Ordering::SeqCst);
+    }
+    on(1).run(|| {
+        let end = || Arc::new(AtomicBool::new(false));
+        let one = end();
+        osier::join!(busy(Arc::clone(&one)), beats(one));
+        let one = end();
+        let task = async move { osier::join_async!(busy(Arc::clone(&one)), beats(one)).await };
+        spawn_future(task).join().unwrap();
+        let one = end();
+        let parts: [Pin<Box<dyn Future<Output = ()> + Send>>; 2] =
+            [Box::pin(busy(Arc::clone(&one))), Box::pin(beats(one))];
+        spawn_future(osier::select::wait_all_async(parts)).join().unwrap();
+    });
+}
+
+#[test]
+fn a_fiber_has_its_bound_after_a_select_in_which_calls_were_refused() {
+    let calls = Arc::new(AtomicUsize::new(0));
+    let seen = on(1).run(|| {
+        let others_ran = Arc::new(AtomicBool::new(false));
+        let (count, go_on) = (Arc::clone(&calls), Arc::clone(&others_ran));
+        let busy = osier::spawn(move || {
+            let permits = Semaphore::new(1);
+            osier::select! { biased;
+                () = async { loop { drop(permits.acquire_async().await); } } => {}
+                () = async {} => {}
+            }
+            let lock = osier::sync::Mutex::new(0);
+            while !go_on.load(Ordering::SeqCst) && count.load(Ordering::SeqCst) < 5000 {
+                *lock.lock() += 1;
+                let start = Instant::now();
+                while start.elapsed() < Duration::from_micros(500) {}
+                count.fetch_add(1, Ordering::SeqCst);
+            }
+        });
+        let count = Arc::clone(&calls);
+        let other = osier::spawn(move || {
+            others_ran.store(true, Ordering::SeqCst);
+            count.load(Ordering::SeqCst)
+        });
+        busy.join().unwrap();
+        other.join().unwrap()
+    });
+    assert!(seen <= 32, "others ran after {seen} calls");
 }
 
 #[test]
