@@ -11,14 +11,13 @@
 //! ```
 //!
 //! So streams whose readers stop take nothing from the others but what they may have of `connection_window`. The end of a stream, and a
-//! lack of memory, make the windows smaller. What has been announced cannot be taken back: bytes that the peer sends are then not
+//! lack of memory, make the windows smaller. An announcement cannot be taken back: bytes that the peer sends are then not
 //! announced again. While a stream goes on, its window shrinks by no more than its reader has just taken, so that this stream alone pays
 //! for it: the others would wait for bytes that a stalled one holds.
 
 use std::time::{Duration, Instant};
 
 use super::limits::{Limits, MAX_WINDOW};
-use super::stream::Stream;
 use super::window::ReceiveWindow;
 
 /// The time in which half of a window is used by a peer that could use more. A path whose round trip is longer than twice this is rare.
@@ -40,7 +39,7 @@ pub(super) struct Pace {
 /// How far windows may grow, as the owner of a connection knows from its memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Room {
-    /// By up to so many bytes beyond [`Limits::connection_window`].
+    /// Up to so many bytes beyond [`Limits::connection_window`].
     Beyond(usize),
     /// Memory is short: within `connection_window` only. Larger ones become smaller.
     Shared,
@@ -90,12 +89,12 @@ impl Pace {
 /// Makes windows larger or smaller, after a reader has taken `count` bytes.
 pub(super) fn follow(
     limits: &Limits,
-    (stream, connection): (&mut Stream, &mut ReceiveWindow),
+    (stream, pace, connection): (&mut ReceiveWindow, &mut Pace, &mut ReceiveWindow),
     (count, room): (u32, Room),
     now: Instant,
 ) {
-    let window = stream.receive_window.target();
-    let change = stream.pace.takes(count, window, now);
+    let window = stream.target();
+    let change = pace.takes(count, window, now);
     let may_grow = room != Room::Least;
     let (least, room) = match room {
         Room::Least => (limits.stream_window, 0),
@@ -118,14 +117,14 @@ pub(super) fn follow(
 }
 
 /// Takes back the growth of a stream whose body has ended.
-pub(super) fn end(limits: &Limits, stream: &mut Stream, connection: &mut ReceiveWindow) {
-    let window = stream.receive_window.target().min(shared(limits));
+pub(super) fn end(limits: &Limits, stream: &mut ReceiveWindow, connection: &mut ReceiveWindow) {
+    let window = stream.target().min(shared(limits));
     resize(limits, (stream, connection), window);
 }
 
-fn resize(limits: &Limits, (stream, connection): (&mut Stream, &mut ReceiveWindow), window: u32) {
-    let (before, now) = (beyond(limits, stream.receive_window.target()), beyond(limits, window));
-    stream.receive_window.resize(window);
+fn resize(limits: &Limits, (stream, connection): (&mut ReceiveWindow, &mut ReceiveWindow), window: u32) {
+    let (before, now) = (beyond(limits, stream.target()), beyond(limits, window));
+    stream.resize(window);
     connection.resize(connection.target() - before + now);
 }
 

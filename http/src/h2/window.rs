@@ -12,7 +12,7 @@ pub(super) struct ReceiveWindow {
     credit: u32,
     /// The size that the window has when nothing waits for a handler.
     target: u32,
-    /// Bytes that will not be announced again, because the window was larger. What the peer knows cannot be taken back.
+    /// Bytes that will not be announced again, because the window was larger. An announcement cannot be taken back.
     debt: u32,
 }
 
@@ -72,7 +72,7 @@ impl ReceiveWindow {
         self.target
     }
 
-    /// By how much the window is still larger than its [`target`](ReceiveWindow::target).
+    /// The bytes that the window still has beyond its [`target`](ReceiveWindow::target).
     pub(super) fn debt(&self) -> u32 {
         self.debt
     }

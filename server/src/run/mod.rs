@@ -230,7 +230,9 @@ fn serve_requests(mut sites: Sites, requests: &Arc<Requests>) -> End {
                 sites.write_pid_file();
                 sites.process.notify.ready(&sites.config.summary());
             }
-            Asked::Shutdown if upgrading.finish(&sites) => return sites.end_after_upgrade(&upgrading),
+            Asked::Shutdown if upgrading.finish(&sites) => {
+                return sites.end_after_upgrade(|bind| upgrading.takes(bind));
+            }
             Asked::Shutdown => return shut_down(sites),
             Asked::Reload if upgrading.is_busy() => {
                 sites.process.say.info(format_args!(
@@ -259,9 +261,9 @@ fn serve_requests(mut sites: Sites, requests: &Arc<Requests>) -> End {
                     sites.say_not_upgraded(&why, upgrading.is_busy());
                 }
             }
-            Asked::TakenOver => sites.give_up(&upgrading),
+            Asked::TakenOver => sites.give_up(|bind| upgrading.gives_up(bind)),
             Asked::HandedOver => match upgrading.end() {
-                Ok(()) => return sites.end_after_upgrade(&upgrading),
+                Ok(()) => return sites.end_after_upgrade(|bind| upgrading.takes(bind)),
                 Err(why) => {
                     sites.regain(upgrading.take_files());
                     sites.say_not_upgraded(&why, upgrading.is_busy());

@@ -27,7 +27,6 @@ use crate::site::{Resources, Snapshot, build};
 use super::listeners::{Bound, Ending, Modes, Running, is_gone, wait_closed};
 use super::paths;
 use super::startup::{self, Given, Opened, Process};
-use super::upgrade::Upgrading;
 use super::{Failure, Origin, admin, url};
 
 /// The configuration of the start. Some of its keys stay in effect until the end.
@@ -496,16 +495,16 @@ impl Sites {
         (kept, files)
     }
 
-    /// Notes that the new process of an upgrade serves. This one no longer listens where that does not.
-    pub fn give_up(&mut self, upgrading: &Upgrading) {
+    /// Notes that the new process of an upgrade serves. This one no longer listens where it `gives_up`.
+    pub fn give_up(&mut self, gives_up: impl Fn(&Bind) -> bool) {
         let gone = self.running.iter_mut();
-        for running in gone.filter(|running| upgrading.gives_up(running.bind())) {
+        for running in gone.filter(|running| gives_up(running.bind())) {
             running.give_up();
             self.process
                 .say
                 .info(format_args!("upgrade: no longer listening on {}", running.bind()));
         }
-        if let Some(admin) = self.admin.as_mut().filter(|admin| upgrading.gives_up(admin.bind())) {
+        if let Some(admin) = self.admin.as_mut().filter(|admin| gives_up(admin.bind())) {
             admin.give_up();
         }
     }
@@ -640,13 +639,10 @@ impl Sites {
     ///
     /// # Suspends
     /// Until the last connection has ended or was cut.
-    pub fn end_after_upgrade(mut self, upgrading: &Upgrading) -> End {
-        let taken = self
-            .running
-            .iter_mut()
-            .filter(|running| upgrading.takes(running.bind()));
+    pub fn end_after_upgrade(mut self, takes: impl Fn(&Bind) -> bool) -> End {
+        let taken = self.running.iter_mut().filter(|running| takes(running.bind()));
         taken.for_each(Running::leave_file);
-        if let Some(admin) = self.admin.as_mut().filter(|admin| upgrading.takes(admin.bind())) {
+        if let Some(admin) = self.admin.as_mut().filter(|admin| takes(admin.bind())) {
             admin.leave_file();
         }
         let left = match self.open() {

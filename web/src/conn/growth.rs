@@ -1,6 +1,6 @@
 //! How much the windows of all HTTP/2 connections may grow together.
 //!
-//! What a window has grown by is a promise: the peer may send so many bytes, and they are held if their reader stops. So windows grow
+//! The growth of a window is a promise: the peer may send so many bytes, and they are held if their reader stops. So windows grow
 //! only while there is memory for all promises of the process, several times over: see [`SHARE`]. Under pressure they become smaller.
 
 use std::cell::{Cell, RefCell};

@@ -352,7 +352,7 @@ impl Connection {
         &mut self,
         stream: StreamId,
         count: usize,
-        follow: impl FnOnce(&Limits, (&mut Stream, &mut ReceiveWindow), u32),
+        follow: impl FnOnce(&Limits, (&mut ReceiveWindow, &mut growth::Pace, &mut ReceiveWindow), u32),
     ) {
         let Some(state) = self.streams.get_mut(stream).filter(|_| self.failed.is_none()) else {
             return;
@@ -361,7 +361,8 @@ impl Connection {
         let count = u32::try_from(count).map_or(state.held, |count| count.min(state.held));
         state.held -= count;
         if state.receiving == Direction::Body && state.reset.is_none() {
-            follow(&self.limits, (state, &mut self.receive_window), count);
+            let windows = (&mut state.receive_window, &mut state.pace, &mut self.receive_window);
+            follow(&self.limits, windows, count);
             if let Some(increment) = state.receive_window.give(count) {
                 frame::window_update(self.output.frames(), stream, increment);
             }
@@ -427,7 +428,7 @@ impl Connection {
         self.take_turn(stream);
         if let Some(mut state) = self.streams.remove(stream) {
             let window = state.receive_window.size();
-            growth::end(&self.limits, &mut state, &mut self.receive_window);
+            growth::end(&self.limits, &mut state.receive_window, &mut self.receive_window);
             self.give_back(state.held);
             self.heads -= state.head_bytes as usize;
             if is_unwanted {
@@ -461,7 +462,7 @@ impl Connection {
         self.take_turn(stream);
         let state = self.streams.get_mut(stream);
         if let Some(state) = state.filter(|state| state.receiving != Direction::Ended) {
-            growth::end(&self.limits, state, &mut self.receive_window);
+            growth::end(&self.limits, &mut state.receive_window, &mut self.receive_window);
             let held = std::mem::take(&mut state.held);
             self.give_back(held);
         }

@@ -17,7 +17,7 @@ struct Uploads {
     connection: i64,
     /// Those of the streams, and the bytes that nobody has read.
     streams: BTreeMap<u32, (i64, i64)>,
-    /// By how much windows may grow.
+    /// How far windows may grow.
     room: Room,
 }
 
