@@ -215,8 +215,8 @@ pub(super) fn until<T>(
             return Poll::Ready(Some(value));
         }
         // What was refused may be ready, and has one more turn. So the limit also ends a future that uses up each budget.
-        if !is_last && budget::has_refused(cx) {
-            is_last = sleep.is_elapsed();
+        if !is_last && budget::has_refused(cx) && sleep.is_elapsed() {
+            is_last = true;
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }

@@ -9,6 +9,7 @@ use std::task::{Context, Poll};
 
 use pin_project_lite::pin_project;
 
+use super::arms::any_of;
 use crate::block_on;
 use crate::wait::budget;
 
@@ -98,12 +99,12 @@ impl<F: Future, R: Parts> Parts for Part<F, R> {
     }
 }
 
-/// The part that is polled first after a poll that began with `first`: another one if parts were refused because those before them had used
-/// up the budget, so that each has its turn.
+/// The part that is polled first after a poll that began with `first`: any one if parts were refused because those before them had used up
+/// the budget, so that each has its turn. Parts that took turns would do so together with those of a `join!` around them.
 #[inline]
 pub(super) fn next_first(first: usize, count: usize, cx: &Context<'_>) -> usize {
     match budget::has_refused(cx) {
-        true => (first + 1) % count,
+        true => any_of(count),
         false => first,
     }
 }

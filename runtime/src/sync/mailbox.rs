@@ -117,13 +117,15 @@ impl Mailbox {
         block(self.wait_all_async(set))
     }
 
-    /// Waits as [`wait_any`](Mailbox::wait_any) does, in a future. The wait begins with the first poll.
+    /// Waits as [`wait_any`](Mailbox::wait_any) does, in a future. The wait begins with the first poll, or with a later one while the flags
+    /// are set and the [turn of the task is over](crate::spawn_future#fairness).
     #[inline]
     pub fn wait_any_async(&self, set: u32) -> MailboxWait<'_> {
         self.wait_for(Flags::Any(set))
     }
 
-    /// Waits as [`wait_all`](Mailbox::wait_all) does, in a future. The wait begins with the first poll.
+    /// Waits as [`wait_all`](Mailbox::wait_all) does, in a future. The wait begins with the first poll, or with a later one while the flags
+    /// are set and the [turn of the task is over](crate::spawn_future#fairness).
     ///
     /// ```
     /// use osier::sync::Mailbox;

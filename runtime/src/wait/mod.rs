@@ -199,7 +199,17 @@ pub(crate) fn wait_for_future<T>(
     let waited = match context::here(&Anchor::new()) {
         Caller::Fiber(core, worker) => {
             let _budget = budget::on_fiber(core);
-            on_fiber(core, worker, deadline, Grace::GoesOn, None, poll)
+            let mut poll = poll;
+            on_fiber(core, worker, deadline, Grace::GoesOn, None, |cx| {
+                let before = core.has_suspended.replace(false);
+                let polled = poll(cx);
+                if core.has_suspended.get() && polled.is_pending() {
+                    // A part of the future has suspended the fiber, which took the wake-up of the others.
+                    worker.queue_fiber();
+                }
+                core.has_suspended.set(before || core.has_suspended.get());
+                polled
+            })
         }
         Caller::Worker => between_fibers(poll),
         Caller::Thread => on_thread(deadline, poll),

@@ -134,6 +134,8 @@ pub(crate) struct Core<'a> {
     pub(crate) alarm: Alarm,
     /// Whether leaves that are polled on this fiber have a [budget](crate::wait::budget).
     pub(crate) has_budget: Cell<bool>,
+    /// Set by each suspension, for the wait of this fiber that polls a future.
+    pub(crate) has_suspended: Cell<bool>,
     /// The part that most fibers never need. It is made at the first need, so a fiber starts and ends without looking
     /// at it.
     extra: OnceCell<Box<Extra>>,
@@ -240,6 +242,7 @@ impl<'a> Core<'a> {
             hooks: Hooks::default(),
             alarm: Alarm::default(),
             has_budget: Cell::new(false),
+            has_suspended: Cell::new(false),
             extra: OnceCell::new(),
         };
         #[cfg(feature = "inspect")]
@@ -283,6 +286,7 @@ impl<'a> Core<'a> {
         // neighbours would believe that they panic.
         let panics = if thread::panicking() { panic_count::take() } else { 0 };
         context::suspend_at(osier_coro::stack::pointer());
+        self.has_suspended.set(true);
         // The watchdog searches the part of the stack above it.
         #[cfg(feature = "inspect")]
         self.suspended_at.store(osier_coro::stack::pointer(), Ordering::Relaxed);

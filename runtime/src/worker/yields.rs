@@ -80,6 +80,13 @@ impl Worker {
         core.suspend(Waits::nothing);
     }
 
+    /// Queues the fiber that runs: its next suspension ends behind the others that are ready.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn queue_fiber(&self) {
+        self.slots.queue_current();
+    }
+
     /// Suspends the fiber until the worker has looked at its poller, and has run what it found and all that was ready.
     #[cold]
     #[inline(never)]

@@ -846,6 +846,43 @@ fn each_part_of_a_join_has_its_turn_beside_one_that_uses_up_the_budget() {
         let parts: [Pin<Box<dyn Future<Output = ()> + Send>>; 2] =
             [Box::pin(busy(Arc::clone(&one))), Box::pin(beats(one))];
         spawn_future(osier::select::wait_all_async(parts)).join().unwrap();
+        // A join in a join.
+        let (one, two) = (end(), end());
+        let parts = [(one.clone(), one), (two.clone(), two)].map(|(end, theirs)| async move {
+            osier::join_async!(busy(end), beats(theirs)).await;
+        });
+        let [one, two] = parts;
+        spawn_future(async move { osier::join_async!(one, two).await })
+            .join()
+            .unwrap();
+    });
+}
+
+#[test]
+fn a_part_that_suspends_the_fiber_does_not_keep_those_before_it_waiting() {
+    on(1).run(|| {
+        let (sender, mut receiver) = mpsc::unbounded();
+        let many = async {
+            let permits = Semaphore::new(1);
+            for _ in 0..MANY {
+                drop(permits.acquire_async().await);
+            }
+            sender.try_send(1).unwrap();
+        };
+        let suspends = async {
+            osier::sleep(Duration::from_millis(1));
+            receiver.recv_async().await.unwrap()
+        };
+        osier::join!(many, suspends);
+        // Nor does it take a time limit away.
+        let limited = async {
+            let permits = Semaphore::new(1);
+            osier::select_async! {
+                () = async { loop { drop(permits.acquire_async().await); } } => {}
+                timeout Duration::from_millis(10) => {}
+            }
+        };
+        osier::join!(limited, async { osier::sleep(Duration::from_millis(1)) });
     });
 }
 
