@@ -531,8 +531,11 @@ impl Sites {
             match self.open_again(&bind, running.sockets(), self.process.spelling.address) {
                 Some(sockets) => opened.push((bind, sockets)),
                 None => {
-                    let is_it = |listener: &config::Listener| listener.bind == bind && listener.name == name;
-                    let index = config.listeners.iter().position(is_it);
+                    let is_there = |listener: &config::Listener| listener.bind == bind;
+                    let is_it = |listener: &config::Listener| is_there(listener) && listener.name == name;
+                    // A reload may have given it another name.
+                    let listeners = &config.listeners;
+                    let index = { listeners.iter().position(is_it) }.or_else(|| listeners.iter().position(is_there));
                     index.into_iter().for_each(|index| config.remove_listener(index));
                 }
             }

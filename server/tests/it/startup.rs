@@ -320,11 +320,11 @@ fn idle_connections_of_one_listener_give_way_to_clients_of_another() {
 #[test]
 fn some_connections_are_served_although_others_have_taken_the_descriptors() {
     let folder = Folder::new();
-    let others = (0..96).map(|number| format!("[[listen]]\naddress = \"unix:{number}.sock\"\n"));
+    let others = (0..188).map(|number| format!("[[listen]]\naddress = \"unix:{number}.sock\"\n"));
     let site = "[[site]]\ndefault = true\n[[site.route]]\nrespond = \"a\"\n";
     let listen = format!("[[listen]]\naddress = \"127.0.0.1:0\"\n{}", others.collect::<String>());
     folder.write("site.toml", format!("workers = 1\n{listen}{site}"));
-    // A listener takes two. Some are the server's own, and it inherits some from whoever starts this test.
+    // Some are the server's own, and it inherits some from whoever starts this test.
     let mut command = with_files(&folder, 256);
     command.arg("site.toml");
     let server = Server::spawn(command);

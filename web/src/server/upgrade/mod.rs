@@ -31,8 +31,9 @@
 //!
 //! # What moves
 //!
-//! - Listening sockets. Those of a server that the new process does not have are closed when it serves. The old process accepts the
-//!   connections that wait at them, and answers the requests of these and of all others.
+//! - Listening sockets. Those of a server that the new process does not have are closed when it serves, but for those that its owner
+//!   [keeps](Successor::keep). The old process accepts the connections that wait at them, and answers the requests of these and of all
+//!   others.
 //! - Connections that wait for a request or for the rest of a head, also with TLS 1.3, and HTTP/2 connections without streams.
 //! - WebSockets in callback style whose callbacks [save](crate::ws::Callbacks::save) themselves. A WebSocket in an HTTP/2 stream stays.
 //! - Tunnels of a `Proxy`, with the socket to the backend, if that has no TLS. The new process counts them with their

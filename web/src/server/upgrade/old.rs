@@ -496,13 +496,15 @@ impl Successor {
     /// Serves again after the end of the new process.
     fn serve_again(&mut self, servers: &[Registered]) {
         set_closes(servers, Closes::None);
-        for server in servers {
-            match self.may_serve_again(server) {
-                true => {
-                    server.service.state.shutdown.reset();
-                    server.stop.reopen();
-                }
-                false => server.stop.shutdown(),
+        for (index, server) in servers.iter().enumerate() {
+            if !self.may_serve_again(server) {
+                server.stop.shutdown();
+                continue;
+            }
+            server.service.state.shutdown.reset();
+            // Earlier servers of a name have settings that a reload has replaced. They only had connections left.
+            if is_last_of_its_name(servers, index) {
+                server.stop.reopen();
             }
         }
         self.adopt_untaken(servers);
@@ -544,6 +546,13 @@ impl Drop for Successor {
 /// The reason for the end of a channel without a message.
 const ENDED: &str = "it has ended";
 
+/// Whether a server accepts: the last one of a name does.
+fn is_last_of_its_name(servers: &[Registered], index: usize) -> bool {
+    !servers[index + 1..]
+        .iter()
+        .any(|later| later.name == servers[index].name)
+}
+
 /// Gives the new process everything that it needs to become ready.
 fn give(sending: &Sending, items: &Items, servers: &[Registered], elders: &[Arc<OwnedFd>]) -> io::Result<()> {
     sending.send(&hello(), &[])?;
@@ -556,8 +565,8 @@ fn give(sending: &Sending, items: &Items, servers: &[Registered], elders: &[Arc<
         sending.send(&message, &descriptors)?;
     }
     for (index, server) in servers.iter().enumerate() {
-        // The last server of a name accepts. An earlier one may have other sockets, whose file has been removed.
-        if servers[index + 1..].iter().any(|later| later.name == server.name) {
+        // An earlier server may have other sockets, whose file has been removed.
+        if !is_last_of_its_name(servers, index) {
             continue;
         }
         for listeners in server.sockets.all().chunks(DESCRIPTORS_MAX) {
