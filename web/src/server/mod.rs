@@ -765,6 +765,7 @@ struct Stop {
 const OPEN: u8 = 0;
 const CLOSED: u8 = 1;
 /// The server closes its sockets, and goes on with its connections.
+#[cfg(feature = "upgrade")]
 const RELEASED: u8 = 2;
 const ENDED: u8 = 3;
 

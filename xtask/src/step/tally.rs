@@ -91,7 +91,7 @@ impl Tally {
             self.nested = !is_result(line);
             self.count_skip(line);
         } else {
-            if line == "successes:" || line == "failures:" || is_result(line) {
+            if line == "successes:" || line == "failures:" || self.shown.is_none() && is_result(line) {
                 self.is_of_passed = line == "successes:";
                 self.shown = None;
             }
@@ -132,7 +132,7 @@ impl Tally {
                 self.failures.push((self.program.clone(), test.to_string()));
             }
             self.times.push((time, format!("{}{test}", self.program)));
-        } else if is_result(line) {
+        } else if self.shown.is_none() && is_result(line) {
             self.passed += number_before(line, " passed");
             self.failed += number_before(line, " failed");
             self.ignored += number_before(line, " ignored");
@@ -262,6 +262,7 @@ mod tests {
     #[test]
     fn a_harness_that_a_test_has_run_counts_as_its_output() {
         let output = "running 2 tests\n\nsuccesses:\n\n---- outer stdout ----\nrunning 1 test\ntest result: ok. 1 passed; 0 failed;\n\
+                      test result: ok. 2 passed; 0 failed;\n\
                       ---- other stdout ----\nfine\n\nsuccesses:\n    outer\n    other\n\nfailures:\n\n---- bad stdout ----\n\
                       panicked\n\nfailures:\n    bad\n\ntest result: FAILED. 2 passed; 1 failed;";
         let o = tally(output, false);
