@@ -44,6 +44,7 @@ mod mpmc;
 mod once;
 mod pubsub;
 mod ready_futures;
+mod refused_calls;
 mod scope;
 mod select;
 mod select_sources;
