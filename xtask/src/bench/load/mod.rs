@@ -1,9 +1,10 @@
 //! Load on a server: `wrk` and `load-raw` for requests, `load-echo` for echoes, `hold` for idle connections; and runs of micro programs. `h2.rs` runs
-//! `h2load`, `tls.rs` the TLS clients.
+//! `h2load`, `steady.rs` the same at a fixed rate, `tls.rs` the TLS clients.
 //!
 //! Everything here runs to its end before it returns.
 
 pub mod h2;
+pub mod steady;
 pub mod tls;
 
 use super::programs::program;

@@ -4,11 +4,12 @@
 //! row shows what the profile gives, too. The programs of `bench/` that other rows measure have no profile.
 //!
 //! `logged.rs` has access logs, `cached.rs` stored responses, `tunnels.rs` WebSockets and `uploads.rs` request bodies through the proxy, and
-//! `secured.rs` requests over TLS.
+//! `secured.rs` requests over TLS. `steady.rs` has load at a fixed rate.
 
 mod cached;
 mod logged;
 mod secured;
+mod steady;
 mod tunnels;
 mod uploads;
 
@@ -46,6 +47,7 @@ pub fn rows(plan: &Plan) -> Vec<Row<'_>> {
                 tunnels::rows(plan),
                 uploads::rows(plan),
                 secured::rows(plan),
+                steady::rows(plan),
             ];
             groups.into_iter().flatten().collect()
         }
