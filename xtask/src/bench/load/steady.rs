@@ -38,6 +38,8 @@ fn run(plan: &Plan, server: &Server, path: &str, per_second: usize, seconds: usi
     let mut command = pinned(plan.cores.1, "h2load");
     command.args(["--h1", "-t1", &format!("-c{CONNECTIONS}"), &format!("-n{requests}")]);
     command.arg(format!("--rps={}", per_second as f64 / CONNECTIONS as f64));
+    // One connection after another: those that begin at once send at once, for ever.
+    command.args(["--rate=1", "--rate-period=3ms"]);
     command.arg(format!("--log-file={}", log.display()));
     command.arg(format!("http://127.0.0.1:{}{path}", server.port));
     let output = command.output().map_err(|error| format!("h2load: {error}"))?;
