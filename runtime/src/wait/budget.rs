@@ -3,7 +3,8 @@
 //! A future gives its worker back only where it is pending. One whose calls are always ready, such as the reads of a socket that always has
 //! bytes, would keep the worker for ever. So a leaf asks here before it is polled ([`poll`]). Once the future has completed many calls in this
 //! poll, or has computed for long between them, the leaf *refuses*: it wakes its waker and is pending. It has done nothing, so no message is
-//! lost, and the next poll goes on where this one was.
+//! lost, and the next poll goes on where this one was. A leaf that is refused at its first poll is in no queue yet: it takes its place at
+//! the next one. [`poll_if`] is for leaves that can tell without an effect whether they are ready; those of tokio's `sync` cannot.
 //!
 //! ```text
 //!   a poll begins ─▶ LEFT = CHUNK
