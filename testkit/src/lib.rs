@@ -29,7 +29,7 @@ pub use disk::SmallDisk;
 pub use folder::Folder;
 pub use front::take_front;
 pub use nobody::nobody;
-pub use process::{allow_descriptors, resident_bytes, resident_bytes_of, without_room_for_a_thread};
+pub use process::{allow_descriptors, resident_bytes, resident_bytes_of, settled_bytes, without_room_for_a_thread};
 pub use program::{Program, find, free_port, in_a_child, in_a_child_with, is_emulated, this_test};
 pub use redis::Redis;
 pub use rustix::process::Signal;
