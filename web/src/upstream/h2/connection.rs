@@ -23,11 +23,14 @@ const STREAM_WINDOW: u32 = 128 << 10;
 /// The most bytes of the heads of all responses on one connection: 20 KiB a stream if all run.
 const HEADS: usize = 2 << 20;
 
+/// Bytes of a connection's window that may wait for their announcement. They are not free for the streams meanwhile.
+const UNANNOUNCED: u32 = 256 << 10;
+
 /// The bounds of a connection to a backend. Its window has room for all streams: one whose client is slow does not hold up the others.
 pub(super) const LIMITS: Limits = Limits {
     max_streams: STREAMS,
     grown_window: STREAM_WINDOW,
-    connection_window: STREAMS * STREAM_WINDOW,
+    connection_window: STREAMS * STREAM_WINDOW + UNANNOUNCED,
     heads_bytes: HEADS,
     head_bytes: 64 << 10,
     encoder_table: 4_096,
@@ -144,7 +147,11 @@ impl Connection {
             return Err(lost.to_error());
         }
         self.lend();
-        let begun = begin(&mut self.machine.borrow_mut());
+        let mut machine = self.machine.borrow_mut();
+        let begun = begin(&mut machine);
+        // An idle connection counts nothing.
+        self.growth.note(&machine);
+        drop(machine);
         let stream = begun.map_err(|error| io::Error::new(io::ErrorKind::ConnectionAborted, error))?;
         self.promised.update(|count| count - 1);
         self.streams.borrow_mut().insert(stream, answer.clone());
@@ -412,5 +419,66 @@ struct Writing(Rc<Connection>);
 impl Drop for Writing {
     fn drop(&mut self) {
         self.0.is_writing.set(false);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Passes the output of one machine to the other. Returns the bytes of bodies that have come, by stream.
+    fn pass(from: &mut h2::Connection, to: &mut h2::Connection) -> BTreeMap<StreamId, usize> {
+        let (now, mut bytes) = (Instant::now(), BTreeMap::new());
+        let input = from.output().to_vec();
+        from.advance(input.len());
+        let mut at = 0;
+        loop {
+            let (count, event) = to.receive(&input[at..], now).unwrap();
+            at += count;
+            match event {
+                Some(Event::Request { stream, .. }) => to.send_head(stream, 200, [], false),
+                Some(Event::Data {
+                    stream, bytes: piece, ..
+                }) => *bytes.entry(stream).or_default() += piece.len(),
+                None if at == input.len() => return bytes,
+                _ => {}
+            }
+        }
+    }
+
+    /// The clients of 99 responses do not read. That of the hundredth does.
+    #[test]
+    fn a_response_comes_whole_while_all_others_wait() {
+        let now = Instant::now();
+        // The windows of the streams have grown.
+        let limits = Limits {
+            stream_window: STREAM_WINDOW,
+            ..LIMITS
+        };
+        let mut client = h2::Connection::client(&limits, now);
+        let mut server = h2::Connection::server(&Limits::default(), now);
+        let target = h2::Outgoing {
+            method: "GET",
+            scheme: "http",
+            authority: "a",
+            path: "/",
+            protocol: None,
+        };
+        let streams: Vec<_> = (0..STREAMS)
+            .map(|_| client.request(&target, [], true).unwrap())
+            .collect();
+        let (piece, mut received) = (vec![b'x'; 64 << 10], 0);
+        let last = streams[99];
+        for _ in 0..200 {
+            pass(&mut client, &mut server);
+            for stream in &streams {
+                while server.send_data(*stream, &piece, false, now) > 0 {
+                    let came = pass(&mut server, &mut client).remove(&last).unwrap_or(0);
+                    client.consumed(last, came);
+                    received += came;
+                }
+            }
+        }
+        assert!(received > 10 << 20, "{received} bytes");
     }
 }
