@@ -401,9 +401,15 @@ impl Proxy {
         }
     }
 
-    /// Keeps the request's body, and its part of `spool`, also while the handler for a redirect inside of the server runs.
     fn pass(&self, request: &mut Request<'_>, target: &str, sender: &mut Sender) -> Answer {
-        self.run(request, |request| exchange::pass(&self.0, request, target, sender))
+        self.run(request, |request| {
+            let passed = exchange::pass(&self.0, request, target, sender);
+            // The handler for a redirect inside of the server may run for long.
+            if self.0.internal.is_some() {
+                sender.forget_body();
+            }
+            passed
+        })
     }
 
     /// Runs a part of an exchange, as long as the client stays.

@@ -118,6 +118,11 @@ impl Sender {
         sender
     }
 
+    /// Frees the body, which nobody sends any more.
+    pub(super) fn forget_body(&mut self) {
+        (self.spool, self.piece) = (None, Vec::new());
+    }
+
     /// Takes the beginning of the body if all of it has been received. Returns whether it has.
     pub(super) fn take_received(&mut self, body: &mut RequestBody<'_>) -> io::Result<bool> {
         if !self.read_all && body.has_all_received() {

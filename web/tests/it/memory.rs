@@ -6,8 +6,9 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, mpsc};
 
 use osier::memory::{self, Account};
-use osier_web::{Request, Route, Router, ws};
+use osier_web::{IntoResponse, Request, Route, Router, ws};
 
+use crate::common::backend::{Backend, options};
 use crate::common::{Client, PATIENCE, Site, eventually, site};
 use crate::ws_client::{Peer, masked};
 
@@ -111,6 +112,35 @@ fn bodies_beyond_the_limit_are_refused_by_503_and_the_others_are_read() {
             assert!(read >= 4 && refused >= 4, "{read} read, {refused} refused");
             assert!(site.logged("memory is too short for the request's body"));
             is_as_before(&site, Account::BODIES);
+        },
+    );
+}
+
+/// The backend has the whole body by then, and nobody reads it again.
+#[test]
+fn a_body_is_gone_while_a_handler_answers_for_the_path_that_the_backend_names() {
+    in_a_small_child(
+        "memory::a_body_is_gone_while_a_handler_answers_for_the_path_that_the_backend_names",
+        || {
+            const LONG: usize = BODY / 2;
+            let backend = Backend::start(|_, conn| {
+                while conn.request().is_some() {
+                    conn.send("HTTP/1.1 200 OK\r\nX-Accel-Redirect: /file\r\nContent-Length: 0\r\n\r\n");
+                }
+            });
+            let in_memory = options(|to| to.spool_memory = LONG);
+            let proxy = backend.proxy_with(in_memory).on_internal(|_, _| {
+                memory::settle();
+                Account::BODIES.held().to_string().into_response()
+            });
+            let site = site(Router::new().fallback_answering(move |request| proxy.answer_after_body(request)));
+            for _ in 0..3 {
+                let mut client = site.connect();
+                client.send(format!("POST / HTTP/1.1\r\nHost: t\r\nContent-Length: {LONG}\r\n\r\n"));
+                client.send(vec![b'x'; LONG]);
+                let held: usize = client.reply().text().parse().unwrap();
+                assert!(held < LONG / 2, "{held} bytes");
+            }
         },
     );
 }
