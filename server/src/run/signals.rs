@@ -113,10 +113,11 @@ impl Requests {
             if self.end.load(Ordering::Acquire) {
                 return Asked::Shutdown;
             }
-            for (asked, bit) in REPEATABLE {
-                if self.pending.fetch_and(!bit, Ordering::AcqRel) & bit != 0 {
-                    return asked;
-                }
+            // One look: a step of an upgrade that was added later than another one is not there without it.
+            let pending = self.pending.load(Ordering::Acquire);
+            if let Some((asked, bit)) = REPEATABLE.into_iter().find(|(_, bit)| pending & bit != 0) {
+                self.pending.fetch_and(!bit, Ordering::AcqRel);
+                return asked;
             }
             self.event.wait();
         }
@@ -137,6 +138,22 @@ mod tests {
             }
             let next = [requests.next(), requests.next(), requests.next(), requests.next()];
             assert_eq!(next, [alone, Asked::Reload, Asked::Reopen, Asked::Upgrade]);
+            // Two steps that are added while the queue is looked through.
+            let requests = Arc::new(requests);
+            let adds = Arc::clone(&requests);
+            let steps = [Asked::TakenOver, Asked::HandedOver];
+            let adding = thread::spawn(move || {
+                for _ in 0..5_000 {
+                    steps.into_iter().for_each(|step| adds.add(step));
+                    while adds.pending.load(Ordering::Acquire) != 0 {
+                        thread::yield_now();
+                    }
+                }
+            });
+            for _ in 0..5_000 {
+                assert_eq!([requests.next(), requests.next()], steps);
+            }
+            adding.join().unwrap();
             requests.add(Asked::Reload);
             requests.end.store(true, Ordering::Release);
             assert_eq!(requests.next(), Asked::Shutdown);

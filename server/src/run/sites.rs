@@ -561,7 +561,9 @@ impl Sites {
     /// none.
     fn open_again(&self, bind: &Bind, sockets: Result<Vec<Listener>, String>, setting: &str) -> Option<Vec<Listener>> {
         let workers = self.resources.handlers.workers;
-        let opened = sockets.or_else(|_| startup::open_now(bind, setting, &self.process, workers));
+        // A worker that is busy may have the old socket, whose file has gone.
+        let reachable = sockets.ok().filter(|_| !is_gone(bind, &self.process));
+        let opened = reachable.map_or_else(|| startup::open_now(bind, setting, &self.process, workers), Ok);
         let log = |why: &Reason| {
             self.process.say.error(format_args!(
                 "upgrade: this process no longer listens on {bind}: {why}; then reload the server"

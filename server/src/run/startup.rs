@@ -391,9 +391,10 @@ pub fn open_now(bind: &Bind, setting: &str, process: &Process, workers: usize) -
 }
 
 /// Whether this process could [open](open_now) an address again that it has open now. It could not with a port below 1024 once it has given
-/// up root, or in a folder of others, and never with a socket of systemd.
+/// up root, or in a folder of others, and never with a socket of systemd, or with a port that the system has chosen.
 pub fn may_open_again(bind: &Bind, process: &Process) -> bool {
     match bind {
+        Bind::Tcp(address) if address.port() == 0 => false,
         // The system looks at the rights first, and then finds that the address is taken.
         Bind::Tcp(address) => {
             let bound = std::net::TcpListener::bind(address);

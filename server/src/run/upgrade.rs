@@ -105,10 +105,13 @@ impl Upgrading {
         *lock(&self.files) = files;
         let files = Arc::clone(&self.files);
         successor.before_closing(move || lock(&files).clear());
-        sites
-            .process
-            .say
-            .info(format_args!("upgrade: process {id} is ready, and takes over"));
+        let say = &sites.process.say;
+        say.info(format_args!("upgrade: process {id} is ready, and takes over"));
+        for kept in &self.kept {
+            say.info(format_args!(
+                "upgrade: {kept} closes at the end of the handover: this process could not open it again if the new one failed"
+            ));
+        }
         let (outcome, requests) = (Arc::clone(&self.outcome), Arc::clone(requests));
         let notify = sites.process.notify.clone();
         let fiber = osier::fiber::Builder::new().name("upgrade");

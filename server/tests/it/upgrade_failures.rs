@@ -219,14 +219,15 @@ fn the_old_process_serves_again_with_all_listeners_when_the_new_one_crashes() {
 
 /// The old process could not open a socket of systemd again, so it keeps it, and serves there if the new process fails.
 #[test]
-fn a_socket_of_systemd_is_kept_until_the_handover_is_over() {
+fn a_socket_of_systemd_and_a_port_of_the_system_are_kept_until_the_handover_is_over() {
     let (folder, web) = (Sites::folder(), TcpListener::bind("127.0.0.1:0").unwrap());
     let backend = TcpListener::bind("127.0.0.1:0").unwrap();
     let one = format!(
         "workers = 2\n{}[[listen]]\naddress = \"127.0.0.1:0\"\n",
         with_backend(&backend, "")
     );
-    let two = format!("{one}[[listen]]\naddress = \"systemd:web\"\n");
+    let chosen = "[[listen]]\naddress = \"127.0.0.2:0\"\n";
+    let two = format!("{one}{chosen}[[listen]]\naddress = \"systemd:web\"\n");
     fs::write(folder.join("site.toml"), two).unwrap();
     let mut command = with_sockets(&folder, &[&web], "web");
     command.stderr(fs::File::create(folder.join("stderr")).unwrap());
@@ -251,7 +252,18 @@ fn a_socket_of_systemd_is_kept_until_the_handover_is_over() {
     sites.0.wait_until_said("this process goes on serving");
     assert_eq!(waiting.receive("GET").text(), "x");
     assert_eq!(fixed(&mut connect()), "x");
-    assert!(!sites.0.said().contains("no longer listen"), "{}", sites.0.said());
+    assert_eq!(
+        fixed(&mut Client::over(TcpStream::connect(sites.0.addresses[1]).unwrap())),
+        "x"
+    );
+    let said = sites.0.said();
+    for kept in ["systemd:web", "127.0.0.2:0"] {
+        assert!(
+            said.contains(&format!("upgrade: {kept} closes at the end of the handover")),
+            "{said}"
+        );
+    }
+    assert!(!said.contains("no longer listen"), "{said}");
     assert!(in_flight.end());
 }
 
