@@ -36,6 +36,8 @@ pub struct Tally {
     is_of_passed: bool,
     /// Whether the output of the shown test is now that of a harness which the test has run, up to its result.
     nested: bool,
+    /// The last result since the program began, if it was taken for that of such a harness.
+    last: Option<String>,
     /// How many lines of the failed test that is being shown were kept.
     complained: usize,
     /// Kept lines, each with the test that it is about.
@@ -54,11 +56,27 @@ pub struct Tally {
 impl Tally {
     /// Says that the following lines are the output of `program`.
     pub fn begin(&mut self, program: &str) {
+        self.end();
         self.program = program.into();
         self.long.clear();
         self.shown = None;
         self.is_of_passed = false;
         self.nested = false;
+    }
+
+    /// The output of the current program is over, and its last result is its own. A harness that a test had run was killed before its
+    /// result if that one was not taken for it.
+    fn end(&mut self) {
+        if let Some(result) = self.last.take() {
+            self.add(&result);
+        }
+    }
+
+    /// Adds the result of a program.
+    fn add(&mut self, result: &str) {
+        self.passed += number_before(result, " passed");
+        self.failed += number_before(result, " failed");
+        self.ignored += number_before(result, " ignored");
     }
 
     /// Says that the current program has ended badly. Tests that hang are named.
@@ -89,6 +107,9 @@ impl Tally {
     pub fn take(&mut self, line: &str) -> bool {
         if self.nested || self.shown.is_some() && is_start(line) {
             self.nested = !is_result(line);
+            if !self.nested {
+                self.last = Some(line.to_string());
+            }
             self.count_skip(line);
         } else {
             if line == "successes:" || line == "failures:" || self.shown.is_none() && is_result(line) {
@@ -133,9 +154,8 @@ impl Tally {
             }
             self.times.push((time, format!("{}{test}", self.program)));
         } else if self.shown.is_none() && is_result(line) {
-            self.passed += number_before(line, " passed");
-            self.failed += number_before(line, " failed");
-            self.ignored += number_before(line, " ignored");
+            self.last = None;
+            self.add(line);
         } else {
             self.count_skip(line);
         }
@@ -157,6 +177,7 @@ impl Tally {
     }
 
     pub fn outcome(mut self, name: &str, ok: bool, took: Duration) -> Outcome {
+        self.end();
         let passed = self.passed.saturating_sub(self.ok_but_skipped);
         if self.ignored > 0 {
             self.skipped
@@ -306,6 +327,23 @@ mod tests {
             "{:?}",
             o.unsteady
         );
+    }
+
+    #[test]
+    fn a_result_counts_although_a_harness_before_it_was_killed() {
+        let output = "running 3 tests\ntest outer ... FAILED <0.001s>\n\nfailures:\n\n---- outer stdout ----\nrunning 1 test\n\
+                      panicked: the child was killed\n\nfailures:\n    outer\n\ntest result: FAILED. 2 passed; 1 failed;";
+        let o = tally(output, false);
+        assert_eq!((o.passed, o.failed), (2, 1), "{:?}", o.complaints);
+        let mut tally = Tally::default();
+        for program in ["a::it ", "b::it "] {
+            tally.begin(program);
+            output.lines().for_each(|line| {
+                tally.take(line);
+            });
+        }
+        let o = tally.outcome("t", false, Duration::ZERO);
+        assert_eq!((o.passed, o.failed), (4, 2));
     }
 
     #[test]
