@@ -35,16 +35,21 @@ impl ThreadWatch {
     /// Panics if the thread does not sleep within [`DEADLINE`](crate::DEADLINE).
     #[track_caller]
     pub fn until_it_waits(&self) {
-        let Some(status) = &self.status else {
+        if self.status.is_none() {
             thread::sleep(GUESS);
             return;
-        };
+        }
         let mut asleep = 0;
         eventually("a thread that sleeps", || {
-            let text = fs::read_to_string(status).unwrap_or_default();
-            asleep = if text.contains("\nState:\tS") { asleep + 1 } else { 0 };
+            asleep = if self.sleeps() { asleep + 1 } else { 0 };
             asleep == 2
         });
+    }
+
+    /// Whether the system shows that the thread sleeps.
+    fn sleeps(&self) -> bool {
+        let text = self.status.as_ref().and_then(|status| fs::read_to_string(status).ok());
+        text.is_some_and(|text| text.contains("\nState:\tS"))
     }
 }
 
@@ -52,7 +57,6 @@ impl ThreadWatch {
 mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::sync::{Arc, mpsc};
-    use std::time::Instant;
 
     use super::*;
 
@@ -60,17 +64,22 @@ mod tests {
     fn a_thread_that_waits_is_told_from_one_that_runs() {
         let (sender, receiver) = mpsc::channel();
         let (release, released) = mpsc::channel::<()>();
-        let at_work = Arc::new(AtomicBool::new(true));
-        let theirs = Arc::clone(&at_work);
+        let works = Arc::new(AtomicBool::new(true));
+        let theirs = Arc::clone(&works);
         let thread = thread::spawn(move || {
             sender.send(ThreadWatch::current()).unwrap();
-            let begun = Instant::now();
-            while begun.elapsed() < Duration::from_millis(250) {} // runs, for some looks also on a busy machine
-            theirs.store(false, Ordering::SeqCst);
+            while theirs.load(Ordering::SeqCst) {
+                std::hint::spin_loop();
+            }
             released.recv().unwrap();
         });
-        receiver.recv().unwrap().until_it_waits();
-        assert!(!at_work.load(Ordering::SeqCst), "it ran");
+        let watch = receiver.recv().unwrap();
+        // It works until it has been looked at, however slow this thread is.
+        for _ in 0..10 {
+            assert!(!watch.sleeps(), "it works");
+        }
+        works.store(false, Ordering::SeqCst);
+        watch.until_it_waits();
         assert!(!thread.is_finished());
         release.send(()).unwrap();
         thread.join().unwrap();
