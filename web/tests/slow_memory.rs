@@ -19,11 +19,11 @@ use testkit::{allow_descriptors, resident_bytes};
 
 /// Enough that what is not per connection does not matter.
 const POSTING: usize = 2000;
-const READING: usize = 250;
+const READING: usize = 500;
 const LOADING: usize = 2000;
 
 /// Readers that do not count: the pools of stacks and buffers fill.
-const FIRST: usize = 50;
+const FIRST: usize = 100;
 
 /// More than the buffers of the kernel and the memory of the proxy hold.
 const LENGTH: usize = 4 << 20;
@@ -31,6 +31,9 @@ const LENGTH: usize = 4 << 20;
 /// The most bytes of a slow client. A request that waits for its body and a reader of a file or of a
 /// proxied response hold no stack and no buffer, but the allocator keeps more than is used.
 const MOST: usize = 8 << 10;
+
+/// Time in which the server gives memory back: a second of patience, and some looks at its pools.
+const QUIET: Duration = Duration::from_secs(5);
 
 /// A client whose kernel takes few bytes.
 fn connect(addr: std::net::SocketAddr) -> TcpStream {
@@ -40,9 +43,18 @@ fn connect(addr: std::net::SocketAddr) -> TcpStream {
     socket.into()
 }
 
-/// The memory once it no longer changes.
+/// Waits until the memory no longer changes, and returns it.
 fn settled() -> usize {
-    testkit::settled_bytes().unwrap()
+    let mut last = resident_bytes().unwrap();
+    loop {
+        // A worker gives memory back in steps, one a second.
+        thread::sleep(Duration::from_millis(1500));
+        let now = resident_bytes().unwrap();
+        if now.abs_diff(last) < 64 << 10 {
+            return now;
+        }
+        last = now;
+    }
 }
 
 #[test]
@@ -81,6 +93,7 @@ fn slow_clients_cost_little_memory() {
         posting.iter_mut().for_each(|client| client.write_all(b"x").unwrap());
         thread::sleep(Duration::from_millis(50)); // a slow client
     }
+    thread::sleep(QUIET);
     let dripped = settled();
     let each = dripped.saturating_sub(idle) / POSTING;
     println!("a slow POST: {each} bytes beyond a fresh connection");
@@ -88,6 +101,7 @@ fn slow_clients_cost_little_memory() {
     let mut pooled = dripped;
     for (number, client) in reading.iter_mut().enumerate() {
         if number == FIRST {
+            thread::sleep(QUIET);
             pooled = settled();
         }
         client.write_all(b"GET / HTTP/1.1\r\nHost: test\r\n\r\n").unwrap();
@@ -95,6 +109,7 @@ fn slow_clients_cost_little_memory() {
             backend.accepted() > number && backend.open() == 0
         });
     }
+    thread::sleep(QUIET);
     let read = settled();
     let each = read.saturating_sub(pooled) / (READING - FIRST);
     println!("a slow reader of a proxied response: {each} bytes beyond a fresh connection");
@@ -102,6 +117,7 @@ fn slow_clients_cost_little_memory() {
     for client in &mut *loading {
         client.write_all(b"GET /file HTTP/1.1\r\nHost: test\r\n\r\n").unwrap();
     }
+    thread::sleep(QUIET);
     let loaded = settled();
     let each = loaded.saturating_sub(read) / LOADING;
     println!("a slow reader of a file: {each} bytes beyond a fresh connection");
