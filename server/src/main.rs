@@ -60,11 +60,12 @@ fn main() -> ExitCode {
             if let Some(warnings) = &warnings {
                 eprintln!("{warnings}");
             }
-            let unreadable = run::unreadable_to_user(&mut config, &file);
-            for text in &unreadable {
+            let mut found = run::unreadable_to_user(&mut config, &file);
+            found.extend(config::htaccess::served(&config));
+            for text in &found {
                 eprintln!("{}: warning: {text}", file.display());
             }
-            if strict && (warnings.is_some() || !unreadable.is_empty()) {
+            if strict && (warnings.is_some() || !found.is_empty()) {
                 return ExitCode::from(2);
             }
             let _ = writeln!(std::io::stdout(), "{}: ok ({})", file.display(), config.summary());

@@ -14,6 +14,7 @@ mod auth;
 mod cache;
 pub mod check;
 pub mod cli;
+pub mod htaccess;
 mod http2;
 mod include;
 mod log;

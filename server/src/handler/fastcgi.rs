@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use osier_web::fastcgi::{self, FastCgi, Options};
+use osier_web::files::Symlinks;
 use osier_web::upstream::Upstream;
 use osier_web::{Answer, Request, Response, files};
 use toml::Spanned;
@@ -14,7 +15,7 @@ use crate::reader::{At, Reason, Section, values};
 
 use super::files::{SYMLINKS, cannot_serve};
 use super::upstream::{Backends, timeouts};
-use super::{Configured, Handler, Match, Opened, Resources, Route, Spools, Touch};
+use super::{Configured, Handler, Match, Opened, Published, Resources, Route, Spools, Touch};
 
 /// The settings of FastCGI scripts.
 #[derive(Debug, Clone, PartialEq)]
@@ -112,6 +113,14 @@ impl Configured for Fastcgi {
 
     fn folder(&self) -> Option<&Path> {
         Some(&self.root)
+    }
+
+    fn published(&self) -> Option<Published<'_>> {
+        self.files.then_some(Published {
+            root: &self.root,
+            strip: None,
+            follows_links: self.options.symlinks != Symlinks::Inside,
+        })
     }
 
     fn before_chroot(&mut self) {

@@ -12,7 +12,7 @@ use crate::policy::headers::Field;
 use crate::reader::value::duration;
 use crate::reader::{Reason, Section, values};
 
-use super::{Configured, Form, Handler, Match, Opened, Resources, Route, Touch, form, strip};
+use super::{Configured, Form, Handler, Match, Opened, Published, Resources, Route, Touch, form, strip};
 
 /// The rules for symbolic links and their names in the file.
 pub(super) const SYMLINKS: [(&str, Symlinks); 3] = [
@@ -83,6 +83,14 @@ impl Configured for Files {
 
     fn folder(&self) -> Option<&Path> {
         Some(&self.root)
+    }
+
+    fn published(&self) -> Option<Published<'_>> {
+        Some(Published {
+            root: &self.root,
+            strip: self.options.strip.as_deref(),
+            follows_links: self.options.symlinks != Symlinks::Inside,
+        })
     }
 
     fn open(&self, route: &Route<'_>, resources: &Resources) -> Result<Opened, Reason> {

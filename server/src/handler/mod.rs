@@ -65,6 +65,11 @@ pub trait Configured: Sized {
         None
     }
 
+    /// The folder whose files the handler sends.
+    fn published(&self) -> Option<Published<'_>> {
+        None
+    }
+
     /// Adjusts the settings before the root folder changes. A backend stays outside, so the paths that it is sent must
     /// not change.
     fn before_chroot(&mut self) {}
@@ -203,6 +208,15 @@ pub struct Match {
     pub methods: Vec<String>,
 }
 
+/// A folder whose files a handler sends.
+pub struct Published<'s> {
+    pub root: &'s Path,
+    /// Prefix that is removed from the path of a request.
+    pub strip: Option<&'s str>,
+    /// Whether links that lead out of the folder may be followed.
+    pub follows_links: bool,
+}
+
 /// Declares [`HandlerSettings`]: the key of each handler in a route, its variant and the type of its settings.
 macro_rules! handlers {
     ($($key:literal => $kind:ident($settings:ty),)*) => {
@@ -260,6 +274,13 @@ macro_rules! handlers {
             pub fn folder(&self) -> Option<&Path> {
                 match self {
                     $(HandlerSettings::$kind(settings) => settings.folder(),)*
+                }
+            }
+
+            /// See [`Configured::published`].
+            pub fn published(&self) -> Option<Published<'_>> {
+                match self {
+                    $(HandlerSettings::$kind(settings) => settings.published(),)*
                 }
             }
 

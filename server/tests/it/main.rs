@@ -20,6 +20,7 @@ mod config_deploy;
 mod config_docs;
 mod config_fields;
 mod config_hints;
+mod config_htaccess;
 mod config_http2;
 mod config_include;
 mod config_links;
