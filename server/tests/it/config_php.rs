@@ -287,6 +287,41 @@ fn a_glob_for_scripts_takes_what_follows_them() {
     );
 }
 
+/// The recipe of the documents.
+#[test]
+fn an_application_without_scripts_gets_the_whole_path() {
+    let application = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = application.local_addr().unwrap().port();
+    thread::spawn(move || {
+        for stream in application.incoming() {
+            fastcgi::answer(&mut stream.unwrap(), |params, _| {
+                let has = |pair: &[u8]| params.windows(pair.len()).filter(|part| *part == pair).count();
+                // Each pair begins with the lengths of its name and value.
+                let (none, whole) = (has(b"\x0b\x00SCRIPT_NAME"), has(b"\x09\x04PATH_INFO/a/b"));
+                format!(
+                    "Content-Type: text/plain\r\n\r\n{none} of {}, {whole}",
+                    has(b"SCRIPT_NAME")
+                )
+            });
+        }
+    });
+    let document = include_str!("../../../docs/configuration.md");
+    let recipe = document
+        .split("### A FastCGI application without scripts")
+        .nth(1)
+        .unwrap();
+    let recipe = recipe.split("```toml\n").nth(1).unwrap().split("```").next().unwrap();
+    let folder = Sites::folder();
+    folder.write("rt/rt.fcgi", "");
+    let text = recipe
+        .replace("/srv/rt", "rt")
+        .replace("unix:/run/rt.sock", &format!("127.0.0.1:{port}"));
+    let sites = Sites::start_in(folder, &text);
+    for path in ["/a/b", "/a/b?c=d", "/a%2Fb", "//a/b"] {
+        assert_eq!(sites.get("rt.example.org", path).text(), "1 of 1, 1", "{path}");
+    }
+}
+
 /// PHP always sends a status with a `Location`; other applications may leave it out, with a path that a client has chosen.
 #[test]
 fn a_redirect_inside_the_server_passes_no_policy_of_another_route() {
