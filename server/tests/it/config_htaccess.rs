@@ -10,7 +10,7 @@ const DENIED: &str = "<IfModule mod_authz_core.c>\n    Require all denied\n</IfM
 fn wiki() -> Folder {
     let folder = Folder::new();
     for path in ["data", "images/deleted", "images/a", "lib"] {
-        folder.write(&format!("wiki/{path}/x.txt"), "x");
+        folder.write(format!("wiki/{path}/x.txt"), "x");
     }
     folder.write("wiki/data/.htaccess", DENIED);
     folder.write("wiki/images/deleted/.htaccess", "Deny from all\n");
