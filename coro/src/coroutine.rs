@@ -12,6 +12,8 @@
 #![allow(unsafe_code)]
 
 use crate::stack::Stack;
+#[cfg(osier_tsan)]
+use crate::strand::Strand;
 use std::fmt;
 use std::iter::FusedIterator;
 use std::mem;
@@ -69,6 +71,8 @@ const MAX_INLINE_BYTES: usize = 1024;
 #[doc(alias = "Generator")]
 pub struct Coroutine<Input, Yield, Return> {
     raw: corosensei::Coroutine<Input, Yield, Return, Stack>,
+    #[cfg(osier_tsan)]
+    strand: Strand,
 }
 
 /// The result of [`Coroutine::resume`].
@@ -80,8 +84,9 @@ pub enum CoroutineResult<Yield, Return> {
     Return(Return),
 }
 
-const _: () =
-    assert!(size_of::<Option<Coroutine<[u64; 9], [u64; 9], [u64; 9]>>>() == 32 || cfg!(feature = "sanitizer"));
+const _: () = assert!(
+    size_of::<Option<Coroutine<[u64; 9], [u64; 9], [u64; 9]>>>() == 32 || cfg!(any(feature = "sanitizer", osier_tsan))
+);
 
 impl<Input, Yield, Return> Coroutine<Input, Yield, Return> {
     /// A coroutine that will run `f` on `stack`. Nothing runs before the first [`resume`](Coroutine::resume), whose input is `f`'s second
@@ -117,7 +122,11 @@ impl<Input, Yield, Return> Coroutine<Input, Yield, Return> {
                 corosensei::Coroutine::with_stack_unchecked(stack, |y, input| f(Yielder::of(y), input))
             }
         };
-        Coroutine { raw }
+        Coroutine {
+            raw,
+            #[cfg(osier_tsan)]
+            strand: Strand::new(),
+        }
     }
 
     /// Runs the coroutine until it suspends itself or ends.
@@ -127,7 +136,7 @@ impl<Input, Yield, Return> Coroutine<Input, Yield, Return> {
     /// With the coroutine's own panic, if it ends with one, and if it had ended before.
     #[inline]
     pub fn resume(&mut self, input: Input) -> CoroutineResult<Yield, Return> {
-        match self.raw.resume(input) {
+        match self.on_strand(|raw| raw.resume(input)) {
             corosensei::CoroutineResult::Yield(value) => CoroutineResult::Yield(value),
             corosensei::CoroutineResult::Return(value) => CoroutineResult::Return(value),
         }
@@ -159,7 +168,7 @@ impl<Input, Yield, Return> Coroutine<Input, Yield, Return> {
         Return: 'static,
     {
         let is_started = self.is_started();
-        if let Err(payload) = catch_unwind(AssertUnwindSafe(|| self.raw.force_unwind())) {
+        if let Err(payload) = catch_unwind(AssertUnwindSafe(|| self.on_strand(|raw| raw.force_unwind()))) {
             if !is_started {
                 // corosensei would drop the closure once more.
                 // SAFETY: the stack held the closure alone, which is dropped.
@@ -183,12 +192,38 @@ impl<Input, Yield, Return> Coroutine<Input, Yield, Return> {
     #[inline]
     pub fn into_stack(self) -> Stack {
         assert!(self.is_finished(), "into_stack on a coroutine that has not ended");
-        self.raw.into_stack()
+        #[cfg(not(osier_tsan))]
+        return self.raw.into_stack();
+        // SAFETY: the coroutine, which has a destructor here, is not dropped, so its part is moved out once.
+        #[cfg(osier_tsan)]
+        return unsafe { ptr::read(&mem::ManuallyDrop::new(self).raw) }.into_stack();
+    }
+
+    /// Runs `switch`, which may run the coroutine.
+    #[inline(always)]
+    fn on_strand<T>(&mut self, switch: impl FnOnce(&mut corosensei::Coroutine<Input, Yield, Return, Stack>) -> T) -> T {
+        #[cfg(not(osier_tsan))]
+        return switch(&mut self.raw);
+        #[cfg(osier_tsan)]
+        return self.strand.run(|| {
+            let value = switch(&mut self.raw);
+            (value, self.raw.done())
+        });
     }
 
     /// Gives up the coroutine where it stands: nothing on its stack is dropped. The stack is never unmapped and never used again.
     pub fn leak(self) {
         mem::forget(self);
+    }
+}
+
+/// The unwinding of a suspended coroutine runs its code.
+#[cfg(osier_tsan)]
+impl<Input, Yield, Return> Drop for Coroutine<Input, Yield, Return> {
+    fn drop(&mut self) {
+        if self.is_started() && !self.is_finished() {
+            self.on_strand(|raw| raw.force_unwind());
+        }
     }
 }
 

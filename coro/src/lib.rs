@@ -21,6 +21,7 @@
 //! - [`stack`]: [`Stack`], the per-thread [`stack::Pool`], and the process-wide regions that stacks are carved from.
 //! - [`overflow`]: the report of a stack overflow.
 //! - [`panic_count`]: clears a thread's panic count while an unwinding coroutine is suspended.
+//! - `strand.rs`: tells ThreadSanitizer of the switches, in builds for it.
 //!
 //! # Threads
 //!
@@ -49,6 +50,8 @@ pub mod overflow;
 pub mod panic_count;
 mod slots;
 pub mod stack;
+#[cfg(osier_tsan)]
+mod strand;
 
 pub use coroutine::{Coroutine, CoroutineResult, Yielder};
 pub use stack::Stack;
