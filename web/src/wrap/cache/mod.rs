@@ -374,10 +374,13 @@ impl Cache {
             return direct(request, handler, why);
         }
         while_client_stays(request, &mut |request| {
+            let mut stale = stale.as_ref();
             for _ in 0..ROUNDS {
-                if let Some(response) = self.fetch_once(request, handler, asked, wanted, stale.as_ref(), why) {
+                if let Some(response) = self.fetch_once(request, handler, asked, wanted, stale, why) {
                     return response;
                 }
+                // Another response, or a purge, may have removed it meanwhile.
+                stale = stale.filter(|stale| self.0.store.has(stale));
             }
             direct(request, handler, why)
         })
@@ -412,7 +415,10 @@ impl Cache {
             // The error may be due to the other client's request.
             Outcome::Failed(status) if is_follower && !matches!(status.as_u16(), 503 | 504) => None,
             Outcome::Failed(status) => Some(note_on(Response::plain(status), note(false, None))),
-            Outcome::Entry { entry, .. } if !entry.meta.fits(wanted.particular, request) => None,
+            // The other client's request may select another response than this one does.
+            Outcome::Entry { entry, .. } | Outcome::Stale(entry, _) if !entry.meta.fits(wanted.particular, request) => {
+                None
+            }
             // Its body has been arriving for longer than it is fresh.
             Outcome::Entry { entry, .. }
                 if joined > entry.meta.received

@@ -167,6 +167,45 @@ fn a_private_response_to_a_cookie_says_nothing_about_others() {
     });
 }
 
+/// A request leads a second fetch with a stale response that the first one has replaced. Its `Vary` is in no entry any more, so others
+/// join this fetch who do not select that response.
+#[test]
+fn nobody_gets_the_stale_response_of_another_in_place_of_an_error() {
+    on_clock(|| {
+        let world = World::new(Options::default(), |_, request| {
+            let sent = |name| request.header_str(name).unwrap_or("none").to_owned();
+            let (fields, page) = match sent("x-b").as_str() {
+                "none" => ("max-age=1, stale-if-error=600\nvary: x-a", sent("x-a")),
+                "first" => {
+                    osier::sleep(s(1));
+                    ("max-age=1\nvary: x-b", sent("x-b"))
+                }
+                _ => {
+                    osier::sleep(s(2));
+                    return answer(500, "", "failed");
+                }
+            };
+            answer(200, &format!("cache-control: {fields}"), &format!("the page of {page}"))
+        });
+        let client = Arc::new(world.client);
+        let begin = |request: &'static str| {
+            let client = client.clone();
+            osier::spawn(move || send(&client, request))
+        };
+        assert_eq!(send(&client, "GET /a\nx-a: ada").text(), "the page of ada");
+        osier::sleep(s(5));
+        let first = begin("GET /a\nx-a: ada\nx-b: first");
+        osier::sleep(Duration::from_millis(500));
+        let second = begin("GET /a\nx-a: ada\nx-b: second");
+        osier::sleep(s(1));
+        let other = begin("GET /a\nx-a: eve\nx-b: second");
+        assert_eq!(first.join().unwrap().text(), "the page of first");
+        for (name, fiber) in [("other", other), ("second", second)] {
+            assert_eq!(fiber.join().unwrap().text(), "failed", "{name}");
+        }
+    });
+}
+
 #[test]
 fn the_error_of_a_refresh_is_logged() {
     on_clock(|| {

@@ -320,6 +320,15 @@ impl Store {
         }
     }
 
+    /// Whether an entry is in the table.
+    pub(super) fn has(&self, entry: &Entry) -> bool {
+        let slot = Slot {
+            id: entry.id,
+            hash: entry.hash,
+        };
+        self.shard(entry.hash).lock().find(&slot).is_some()
+    }
+
     /// Decides who fetches. A fetch whose clients have left goes on in one of the places `abandoned`.
     pub(super) fn join(&self, wanted: Wanted<'_>, headers: &Headers<'_>, now: Instant, abandoned: &Places) -> Join {
         let mut table = self.shard(wanted.hash).lock();
