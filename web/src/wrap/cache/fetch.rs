@@ -309,35 +309,53 @@ impl Job {
             self.flight.end(Outcome::Failed(status));
             return;
         }
-        if let Ok(freshness) = self.judge(&response, delay) {
-            match Source::of(std::mem::take(&mut response.body).kind, self.store()) {
+        let refusal = match self.judge(&response, delay) {
+            Ok(freshness) => match Source::of(std::mem::take(&mut response.body).kind, self.store()) {
                 Ok(source) => return self.keep(request, self.meta(request, response, freshness), source),
-                Err(kind) => response.body = Body { kind, text: None },
-            }
-        }
-        // Some responses say nothing about other requests: an error that a client can provoke, a 304 that only the
-        // client's fields can have caused, a response for credentials, and one that the client has forced although the
-        // stored one is fresh.
-        let now = osier::time::coarse_now();
-        let is_forced = |stale: &Arc<Entry>| stale.meta.age(now) < stale.meta.freshness.lifetime;
-        let says_more = !self.has_credentials
+                Err(kind) => {
+                    response.body = Body { kind, text: None };
+                    None
+                }
+            },
+            Err(refusal) => Some(refusal),
+        };
+        // Some responses say nothing about other requests: an error that a client can provoke, and a 304 that only the
+        // client's fields can have caused.
+        let says_more = self.may_speak_for_others()
             && (status.as_u16() < 400 || matches!(status.as_u16(), 404 | 410))
-            && status != StatusCode::NOT_MODIFIED
-            && !self.stale.as_ref().is_some_and(is_forced);
-        // A cookie may be the reason why the response is private.
-        let has_cookie = self.fields.first("cookie").is_some();
-        if says_more
-            && !has_cookie
-            && let Some(stale) = &self.stale
-        {
-            self.store().remove(self.wanted(), stale);
+            && status != StatusCode::NOT_MODIFIED;
+        if says_more {
+            self.remove_stale(refusal);
         }
         let mark = match says_more {
-            true if has_cookie => Mark::PassesWithCookie,
+            true if self.has_cookie() => Mark::PassesWithCookie,
             true => Mark::Passes,
             false => Mark::Unchanged,
         };
         self.pass(Some(response), mark);
+    }
+
+    /// Whether a response may say something about other requests. One for credentials does not, and neither does one that the client has
+    /// forced although the stored one is fresh.
+    fn may_speak_for_others(&self) -> bool {
+        let now = osier::time::coarse_now();
+        let is_forced = |stale: &Arc<Entry>| stale.meta.age(now) < stale.meta.freshness.lifetime;
+        !self.has_credentials && !self.stale.as_ref().is_some_and(is_forced)
+    }
+
+    fn has_cookie(&self) -> bool {
+        self.fields.first("cookie").is_some()
+    }
+
+    /// Removes the stale entry, because a response that may speak for others is not stored. A cookie, of the request or for the client, may
+    /// be the reason for that: such a response leaves the entry alone.
+    fn remove_stale(&self, refusal: Option<Refusal>) {
+        if let Some(stale) = &self.stale
+            && !self.has_cookie()
+            && refusal != Some(Refusal::SetCookie)
+        {
+            self.store().remove(self.wanted(), stale);
+        }
     }
 
     /// Ends the flight by the stale entry, if that may take the place of an error.
@@ -494,9 +512,14 @@ impl Job {
         let judged = self.judge_facts(meta.status, &Facts::of(&fields), delay);
         fields.remove("age");
         fields.remove("set-cookie");
-        let Ok(freshness) = judged else {
-            self.store().remove(self.wanted(), stale);
-            return Err(Again);
+        let freshness = match judged {
+            Ok(freshness) => freshness,
+            Err(refusal) => {
+                if self.may_speak_for_others() {
+                    self.remove_stale(Some(refusal));
+                }
+                return Err(Again);
+            }
         };
         let meta = self.meta_of(request, (meta.status, meta.of_backend), fields, freshness);
         let entry = Entry::new(self.store().number(), self.flight.hash, meta, stale.body.clone());

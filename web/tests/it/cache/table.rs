@@ -469,6 +469,58 @@ fn the_demands_of_rfc_9111() {
             ],
         ),
         (
+            "nor by credentials that a 304 is for",
+            &[
+                (200, tagged, "a"),
+                (304, tagged, ""),
+                (200, tagged, "mine"),
+                (304, tagged, ""),
+                (200, tagged, "mine"),
+                (304, tagged, ""),
+            ],
+            &[
+                (0, "", 200, "miss; stored", "a"),
+                (
+                    0,
+                    "GET /a\ncache-control: no-cache\nauthorization: x",
+                    200,
+                    "fwd=request",
+                    "mine",
+                ),
+                (0, "", 200, "hit", "a"),
+                (60, "GET /a\nauthorization: x", 200, "fwd=stale", "mine"),
+                (0, "", 200, "fwd=stale; fwd-status=304; stored", "a"),
+            ],
+        ),
+        (
+            "nor by a cookie that a response sets for it alone",
+            &[
+                (200, "cache-control: max-age=60, stale-if-error=600\netag: \"1\"", "a"),
+                (304, "etag: \"1\"\nset-cookie: a=b", ""),
+                (200, "cache-control: max-age=60\netag: \"1\"\nset-cookie: a=b", "mine"),
+                (500, "", "x"),
+            ],
+            &[
+                (0, "", 200, "miss; stored", "a"),
+                (60, "", 200, "fwd=stale", "mine"),
+                (6, "", 200, "fwd-status=500", "a"),
+            ],
+        ),
+        (
+            "a 304 that forbids to store the response removes it",
+            &[
+                (200, "cache-control: max-age=60, stale-if-error=600\netag: \"1\"", "a"),
+                (304, "etag: \"1\"\ncache-control: private", ""),
+                (500, "", "x"),
+                (500, "", "y"),
+            ],
+            &[
+                (0, "", 200, "miss; stored", "a"),
+                (60, "", 200, "fwd-status=500", "a"),
+                (6, "", 500, "fwd=miss", "y"),
+            ],
+        ),
+        (
             "an upgrade is passed on",
             &[(200, fresh, "a"), (200, fresh, "b")],
             &[
