@@ -30,6 +30,7 @@ use osier_http::{BodyDecoder, BodyLength, FieldLines, Head, HeaderError, Limits,
 
 use super::asked::has_credentials;
 use super::audience::Place;
+use super::directives::RequestDirectives;
 use super::entry::{Entry, Meta, Stored};
 use super::fill::{Bytes, Fill};
 use super::flight::{Flight, Outcome};
@@ -339,8 +340,8 @@ impl Job {
     /// forced although the stored one is fresh.
     fn may_speak_for_others(&self) -> bool {
         let now = osier::time::coarse_now();
-        let is_forced = |stale: &Arc<Entry>| stale.meta.age(now) < stale.meta.freshness.lifetime;
-        !self.has_credentials && !self.stale.as_ref().is_some_and(is_forced)
+        let is_fresh = |stale: &Arc<Entry>| stale.meta.age(now) < stale.meta.freshness.lifetime;
+        !self.has_credentials && !self.stale.as_ref().is_some_and(is_fresh)
     }
 
     fn has_cookie(&self) -> bool {
@@ -369,9 +370,27 @@ impl Job {
             let target = &self.target;
             self.log(format_args!("GET {target} failed: {cause}; a stored response is sent"));
         }
-        self.store().land(&self.flight, Mark::Failing);
+        let mark = match self.may_be_provoked(status, response) {
+            true => Mark::Unchanged,
+            false => Mark::Failing,
+        };
+        self.store().land(&self.flight, mark);
         self.flight.end(Outcome::Stale(Arc::clone(stale), status.as_u16()));
         true
+    }
+
+    /// Whether an error may be due to this one client: it has credentials, or it has forced the fetch, or the backend may dislike its cookie.
+    /// Such an error keeps nobody else from asking. A client that provokes errors by other fields has to be the first to ask each time.
+    fn may_be_provoked(&self, status: StatusCode, response: &Response) -> bool {
+        let is_unavailable = !response.of_backend && matches!(status.as_u16(), 503 | 504);
+        self.has_credentials || self.is_forced() || (self.has_cookie() && !is_unavailable)
+    }
+
+    /// Whether the request says `no-cache`, so that it is never answered without a fetch.
+    fn is_forced(&self) -> bool {
+        let lines = self.fields.iter();
+        let lines = lines.filter(|(name, _)| name.eq_ignore_ascii_case("cache-control"));
+        self.cache.options.obey_client && RequestDirectives::read(lines.map(|(_, value)| value)).no_cache
     }
 
     /// Whether and how long a response may be stored.

@@ -521,6 +521,45 @@ fn the_demands_of_rfc_9111() {
             ],
         ),
         (
+            "nor keep others on a stale response",
+            &[
+                (200, "cache-control: max-age=1, stale-if-error=600", "a"),
+                (500, "", "x"),
+                (200, "cache-control: max-age=1, stale-if-error=600", "b"),
+                (500, "", "x"),
+                (200, "cache-control: max-age=1, stale-if-error=600", "c"),
+                (500, "", "x"),
+                (200, fresh, "d"),
+            ],
+            &[
+                (0, "", 200, "miss; stored", "a"),
+                (
+                    2,
+                    "GET /a\ncache-control: no-cache\nx-odd: 1",
+                    200,
+                    "fwd-status=500",
+                    "a",
+                ),
+                (0, "", 200, "fwd=stale; stored", "b"),
+                (2, "GET /a\ncookie: odd=1", 200, "fwd-status=500", "b"),
+                (0, "", 200, "fwd=stale; stored", "c"),
+                (2, "GET /a\nauthorization: odd", 200, "fwd-status=500", "c"),
+                (0, "", 200, "fwd=stale; stored", "d"),
+            ],
+        ),
+        (
+            "but a backend that is away is not asked again at once, with a cookie either",
+            &[
+                (200, "cache-control: max-age=60, stale-if-error=600", "a"),
+                (504, "", "x"),
+            ],
+            &[
+                (0, "", 200, "miss; stored", "a"),
+                (70, "GET /a\ncookie: a=b", 200, "fwd-status=504", "a"),
+                (0, "", 200, "hit; ttl=-10", "a"),
+            ],
+        ),
+        (
             "an upgrade is passed on",
             &[(200, fresh, "a"), (200, fresh, "b")],
             &[
