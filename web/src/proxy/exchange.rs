@@ -52,7 +52,7 @@ pub(super) fn sender(settings: &Settings, request: &mut Request<'_>) -> Result<O
         let response = Response::new(StatusCode::NOT_IMPLEMENTED);
         return Err(response.because("an extended CONNECT with a protocol other than websocket"));
     }
-    let mut sender = Sender::new(request.head.body());
+    let mut sender = Sender::of(request);
     if outgoing::is_streamed(settings, request) {
         return Ok(Some(sender));
     }

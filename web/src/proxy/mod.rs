@@ -390,7 +390,7 @@ impl Proxy {
                     // The same as before, but it cannot be kept with a request that rests.
                     match exchange::target(&proxy.0, request) {
                         Ok(target) => {
-                            let mut sender = Sender::spooled(request.head.body(), body);
+                            let mut sender = Sender::spooled(request, body);
                             proxy.pass(request, &target, &mut sender)
                         }
                         Err(response) => response.into(),

@@ -14,14 +14,15 @@ use osier::Cancelled;
 use osier_http::{BodyLength, CHUNK_END, ChunkHead, LAST_CHUNK};
 
 use super::forwarded;
-use crate::RequestBody;
 use crate::body::spool::Spool;
 use crate::conn::buffers;
 use crate::conn::trailers::Trailers;
 use crate::conn::transport::Transport;
+use crate::request::changes::is_same_name;
 use crate::upstream::carrier::Carrier;
 #[cfg(feature = "h2")]
 use crate::upstream::carrier::Stream;
+use crate::{Request, RequestBody};
 
 /// The most bytes read from the client in one call.
 const PIECE: usize = 32 << 10;
@@ -51,6 +52,8 @@ pub(super) struct Sender {
     chunked: bool,
     /// The trailer of the body, once that has been read to its end.
     trailers: Trailers,
+    /// Names of fields that code before the proxy has removed or set. The trailer has none of them.
+    decided: Vec<String>,
     /// The body has been read to its end.
     read_all: bool,
     /// `piece[begin..]` is the whole body.
@@ -99,6 +102,7 @@ impl Sender {
             has_ended_stream: false,
             chunked: body == BodyLength::Chunked,
             trailers: Trailers::new(),
+            decided: Vec::new(),
             read_all: body.is_empty(),
             whole: body.is_empty().then_some(0),
             progress: Rc::default(),
@@ -111,9 +115,18 @@ impl Sender {
         self.progress.taken.get() == 0
     }
 
+    /// Makes the sender of a request.
+    pub(super) fn of(request: &Request<'_>) -> Sender {
+        let mut sender = Sender::new(request.head.body());
+        if !sender.read_all {
+            sender.decided = request.changes.names();
+        }
+        sender
+    }
+
     /// Makes the sender of a request whose body has been received.
-    pub(super) fn spooled(body: BodyLength, spool: Spool) -> Sender {
-        let mut sender = Sender::new(body);
+    pub(super) fn spooled(request: &Request<'_>, spool: Spool) -> Sender {
+        let mut sender = Sender::of(request);
         sender.spool = Some(spool);
         sender
     }
@@ -336,8 +349,11 @@ impl Sender {
             self.piece.extend_from_slice(CHUNK_END);
         }
         if self.read_all {
-            // A client must not set the fields that name the user in a trailer either.
-            self.trailers = body.trailers().filtered(|name| forwarded::passes(name, false));
+            // A client must not set in a trailer what it may not set in the head: the fields that name it, and those that a policy decides on.
+            let is_decided = |name: &str| self.decided.iter().any(|known| is_same_name(known, name));
+            self.trailers = body
+                .trailers()
+                .filtered(|name| forwarded::passes(name, false) && !is_decided(name));
         }
         if self.chunked && self.read_all {
             let (size, end) = LAST_CHUNK.split_at(LAST_CHUNK.len() - 2);

@@ -123,6 +123,21 @@ impl<'a> Changes<'a> {
         false
     }
 
+    /// The names of the fields that code before the handler has removed or added.
+    #[cfg(feature = "proxy")]
+    pub(crate) fn names(&self) -> Vec<String> {
+        let (mut names, mut next) = (Vec::new(), self.0.get());
+        while let Some(change) = next {
+            if let Texts::Fields { removed, added } = &change.texts
+                && change.holds()
+            {
+                names.extend(removed.iter().chain(added.iter().map(|(name, _)| name)).cloned());
+            }
+            next = change.next.0.get();
+        }
+        names
+    }
+
     /// The fields that code before the handler has added, and not removed again.
     #[cfg(feature = "cache")]
     pub(crate) fn added(&self) -> Vec<(String, Vec<u8>)> {

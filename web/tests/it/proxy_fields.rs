@@ -581,3 +581,43 @@ fn a_client_does_not_choose_the_file_that_the_backend_names() {
     let seen = asked(&site, &format!("GET / HTTP/1.1\r\nHost: test\r\n{choice}\r\n"));
     assert_eq!(seen.header("x-accel-mapping"), Some("/=/"));
 }
+
+/// Backends that merge trailers into the head believe them.
+#[test]
+fn a_trailer_has_no_field_that_code_before_the_proxy_has_removed_or_set() {
+    for buffer in [true, false] {
+        let backend = Backend::start(|_, conn| {
+            while conn.head().is_some() {
+                let lines = std::iter::from_fn(|| conn.line().filter(|line| !line.is_empty()));
+                let body = lines.collect::<Vec<_>>().join(",").to_ascii_lowercase();
+                conn.send(format!(
+                    "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}",
+                    body.len()
+                ));
+            }
+        });
+        let proxy = backend.proxy_with(Options {
+            buffer,
+            ..Options::default()
+        });
+        let site = site(Router::new().fallback(move |request: &mut Request<'_>| {
+            let set = request.replace_headers(&["x-user", "x-role"], [("x-role", "guest"), ("x-id", "1")]);
+            set.expect("valid fields");
+            proxy.answer(request)
+        }));
+        // At once, and after the head.
+        for pause in [false, true] {
+            let mut client = site.connect();
+            client.send("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n");
+            if pause {
+                std::thread::sleep(std::time::Duration::from_millis(50));
+            }
+            client.send("1\r\nx\r\n0\r\nX-User: evil\r\nX_Role: admin\r\nX-ID: 2\r\nX-Sum: 9\r\n\r\n");
+            assert_eq!(
+                client.reply().text(),
+                "1,x,0,x-sum: 9",
+                "buffer: {buffer}, pause: {pause}"
+            );
+        }
+    }
+}
