@@ -80,7 +80,8 @@ pub struct Rules {
     /// How long responses without a lifetime are fresh, by status. A status that is missing here has
     /// no lifetime: nothing is guessed from `Last-Modified`. Neither has a stream of server-sent events.
     pub default_ttl: Vec<(u16, Duration)>,
-    /// `stale-while-revalidate` of responses that have none.
+    /// `stale-while-revalidate` of responses that have none. It holds for responses with `s-maxage`, too, and so does
+    /// `stale_if_error`: other than RFC 9111 section 5.2.2.10 says, `s-maxage` forbids only what a client asks for by `max-stale`.
     pub stale_while_revalidate: Option<Duration>,
     /// `stale-if-error` of responses that have none.
     pub stale_if_error: Option<Duration>,
