@@ -6,6 +6,7 @@ use super::Options;
 use super::directives::RequestDirectives;
 use crate::Request;
 use crate::conn::ignoring_case::strip_prefix;
+use crate::proxy::forwarded;
 
 /// The demands of one request.
 #[derive(Clone, Copy, Debug, Default)]
@@ -46,7 +47,9 @@ impl Asked {
                 asked.bypass = Some("request");
             }
         }
-        if request.head.upgrade().is_some() || request.body.announced() != Some(0) {
+        // A fetch would compare each of its names with each field. The proxy refuses such a request.
+        let lists_too_many = forwarded::lists_too_many(request.head.connection_names_others(), request.headers());
+        if lists_too_many || request.head.upgrade().is_some() || request.body.announced() != Some(0) {
             asked.bypass = Some("bypass");
         }
         asked

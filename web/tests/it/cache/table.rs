@@ -46,6 +46,8 @@ fn play(options: &Options, (name, responses, steps): Row<'_>) {
 fn the_demands_of_rfc_9111() {
     let fresh = "cache-control: max-age=60";
     let tagged = "cache-control: max-age=60\netag: \"1\"";
+    let listing = [32, 33].map(|names| format!("GET /a\nconnection: {}", vec!["x"; names].join(",")));
+    let [listing_most, listing_too_many] = listing.each_ref().map(|request| &**request);
     let rows: &[Row<'_>] = &[
         (
             "4: a fresh response is reused",
@@ -557,6 +559,15 @@ fn the_demands_of_rfc_9111() {
                 (0, "", 200, "miss; stored", "a"),
                 (70, "GET /a\ncookie: a=b", 200, "fwd-status=504", "a"),
                 (0, "", 200, "hit; ttl=-10", "a"),
+            ],
+        ),
+        (
+            "a Connection field that the proxy refuses is not looked at",
+            &[(200, fresh, "a"), (400, "", "b")],
+            &[
+                (0, listing_most, 200, "miss; stored", "a"),
+                (0, listing_most, 200, "hit", "a"),
+                (0, listing_too_many, 400, "bypass", "b"),
             ],
         ),
         (
