@@ -351,7 +351,7 @@ impl Backend {
     /// The addresses of its name.
     fn addrs(&self, host: &str, limit: Duration) -> io::Result<Arc<[SocketAddr]>> {
         let look_up = || host.to_socket_addrs().map(Iterator::collect);
-        within(limit, || self.names.addrs(osier::time::coarse_now(), look_up))
+        self.names.addrs(osier::time::coarse_now(), limit, look_up)
     }
 
     /// Whether a socket with this address at its other end leads to the backend. A name without a known address is looked up once, within
@@ -395,7 +395,7 @@ impl Backend {
 }
 
 /// Runs a call that has no timeout of its own within `limit`, if this is a fiber.
-fn within<T>(limit: Duration, call: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+pub(super) fn within<T>(limit: Duration, call: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
     if osier::fiber::current().is_none() {
         return call();
     }

@@ -9,6 +9,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+use super::backend::within;
 use crate::lock;
 
 /// Time for which addresses are still used after a failed connection. Connecting fails often while
@@ -49,16 +50,22 @@ impl Names {
         is_fresh.then(|| known.addrs.clone())
     }
 
-    /// Returns the cached addresses, or the result of `look_up`. If the lookup fails, the old
-    /// addresses stay in use.
+    /// Returns the cached addresses, or the result of `look_up`. If the lookup fails, or takes longer
+    /// than `limit`, the old addresses stay in use. If there are any, the lookup has half of `limit`:
+    /// the other half is left for a connection to them.
     ///
     /// # Suspends
     ///
     /// Where `look_up` suspends. Concurrent callers use the old addresses meanwhile, if there are
     /// any.
+    ///
+    /// # Cancellation
+    ///
+    /// The next caller looks the name up.
     pub(super) fn addrs(
         &self,
         now: Instant,
+        limit: Duration,
         look_up: impl FnOnce() -> io::Result<Arc<[SocketAddr]>>,
     ) -> io::Result<Arc<[SocketAddr]>> {
         if let Some(addrs) = self.known_at(now) {
@@ -71,7 +78,13 @@ impl Names {
             }
             known.addrs.clone()
         };
-        match look_up() {
+        let limit = if old.is_empty() { limit } else { limit / 2 };
+        let unlooked = Unlooked { names: self, now };
+        let found = within(limit, look_up);
+        if !matches!(&found, Err(error) if osier::Cancelled::is(error)) {
+            std::mem::forget(unlooked);
+        }
+        match found {
             Ok(addrs) => {
                 let mut known = self.lock();
                 known.addrs = addrs.clone();
@@ -114,12 +127,26 @@ impl Names {
     }
 }
 
+/// A lookup that began at `now`. Dropped, it has ended without an answer, because the client that waited for it has left.
+struct Unlooked<'n> {
+    names: &'n Names,
+    now: Instant,
+}
+
+impl Drop for Unlooked<'_> {
+    fn drop(&mut self) {
+        let mut known = self.names.lock();
+        known.until = known.until.min(Some(self.now));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::cell::Cell;
 
     const EVERY: Duration = Duration::from_secs(30);
+    const LIMIT: Duration = Duration::from_secs(4);
 
     /// A cache with a scripted resolver that counts its calls.
     struct Scene {
@@ -148,7 +175,7 @@ mod tests {
                 self.lookups.set(self.lookups.get() + 1);
                 Ok(Arc::from([SocketAddr::from(([127, 0, 0, 1], found?))]))
             };
-            let addrs = self.names.addrs(self.at(milliseconds), look_up);
+            let addrs = self.names.addrs(self.at(milliseconds), LIMIT, look_up);
             addrs.map(|addrs| addrs[0].port()).map_err(|error| error.kind())
         }
     }
@@ -206,12 +233,53 @@ mod tests {
     fn one_looks_up_while_others_use_what_was_known() {
         let scene = Scene::new();
         assert_eq!(scene.used(0, Ok(1)), Ok(1));
-        let slow = scene.names.addrs(scene.at(40_000), || {
+        let slow = scene.names.addrs(scene.at(40_000), LIMIT, || {
             assert_eq!(scene.used(40_000, Ok(2)), Ok(1), "another request");
             Ok(Arc::from([SocketAddr::from(([127, 0, 0, 1], 3))]))
         });
         assert_eq!((slow.unwrap()[0].port(), scene.lookups.get()), (3, 1));
         assert_eq!(scene.used(40_001, Ok(2)), Ok(3));
+    }
+
+    fn on_clock(test: impl FnOnce() + Send) {
+        let runtime = osier::Runtime::builder().workers(1);
+        let runtime = runtime.clock(osier::time::VirtualClock::new());
+        runtime.build().unwrap().run(test);
+    }
+
+    fn never_answers() -> io::Result<Arc<[SocketAddr]>> {
+        osier::sleep(Duration::from_secs(1000));
+        Err(io::ErrorKind::NotFound.into())
+    }
+
+    #[test]
+    fn a_resolver_that_does_not_answer_leaves_time_for_the_old_addresses() {
+        on_clock(|| {
+            let scene = Scene::new();
+            let ask = |milliseconds| {
+                let began = osier::time::now();
+                let addrs = scene.names.addrs(scene.at(milliseconds), LIMIT, never_answers);
+                let port = addrs.map(|addrs| addrs[0].port()).map_err(|error| error.kind());
+                (port, (osier::time::now() - began).as_secs())
+            };
+            assert_eq!(ask(0), (Err(io::ErrorKind::TimedOut), 4), "there are none");
+            assert_eq!(scene.used(1, Ok(1)), Ok(1));
+            assert_eq!(ask(40_000), (Ok(1), 2));
+            assert_eq!(ask(69_999), (Ok(1), 0), "not asked for again at once");
+            assert_eq!(scene.used(70_000, Ok(2)), Ok(2));
+        });
+    }
+
+    #[test]
+    fn a_client_that_leaves_during_a_lookup_postpones_none() {
+        on_clock(|| {
+            let scene = Scene::new();
+            assert_eq!(scene.used(0, Ok(1)), Ok(1));
+            let now = scene.at(40_000);
+            let left = osier::timeout(Duration::from_secs(1), || scene.names.addrs(now, LIMIT, never_answers));
+            assert!(left.is_err(), "it has left");
+            assert_eq!(scene.used(40_001, Ok(2)), Ok(2));
+        });
     }
 
     #[cfg(all(feature = "proxy", feature = "upgrade"))]
@@ -234,7 +302,8 @@ mod tests {
                             (0..10).for_each(|_| osier::yield_now());
                             Ok(Arc::from([found.ok_or(io::ErrorKind::NotFound)?]))
                         };
-                        names.addrs_joined(|| names.addrs(Instant::now(), look_up)).to_vec()
+                        let find = || names.addrs(Instant::now(), LIMIT, look_up);
+                        names.addrs_joined(find).to_vec()
                     })
                 };
                 let asking: Vec<_> = (0..20).map(|_| ask()).collect();
