@@ -366,9 +366,14 @@ impl Job {
         let Some(stale) = stale.filter(|stale| stale.meta.freshness.covers_error(stale.meta.age(now))) else {
             return false;
         };
-        if let Some(cause) = response.cause.take() {
-            let target = &self.target;
-            self.log(format_args!("GET {target} failed: {cause}; a stored response is sent"));
+        // Neither the access log nor the counters of the upstream tell of it.
+        let target = &self.target;
+        match response.cause.take() {
+            Some(cause) => self.log(format_args!("GET {target} failed: {cause}; a stored response is sent")),
+            None => self.log(format_args!(
+                "GET {target} failed: the backend has answered {}; a stored response is sent",
+                status.as_u16()
+            )),
         }
         let mark = match self.may_be_provoked(status, response) {
             true => Mark::Unchanged,

@@ -226,6 +226,25 @@ fn the_error_of_a_refresh_is_logged() {
     });
 }
 
+#[test]
+fn an_error_of_the_backend_in_whose_place_a_stored_response_is_sent_is_logged() {
+    on_clock(|| {
+        let cached = Cache::new(store(|_| {})).around(|request: &mut Request<'_>| match request.header("x-fail") {
+            Some(_) => answer(500, "", "out of ink"),
+            None => answer(200, "cache-control: max-age=10, stale-if-error=60", "a"),
+        });
+        let lines = Arc::new(Mutex::new(Vec::new()));
+        let log = lines.clone();
+        let server = Server::new(cached).on_log(move |line| log.lock().unwrap().push(line.to_string()));
+        let client = Client::of(server);
+        send(&client, "");
+        osier::sleep(s(20));
+        assert_eq!(send(&client, "GET /a\nx-fail: 1").text(), "a");
+        let expected = "GET /a failed: the backend has answered 500; a stored response is sent";
+        assert_eq!(*lines.lock().unwrap(), [expected]);
+    });
+}
+
 /// The client of a stale response waits for nothing, so it can ask for any number of them.
 #[test]
 fn fetches_behind_stale_responses_are_bounded() {
