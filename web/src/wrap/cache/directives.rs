@@ -76,6 +76,11 @@ impl ResponseDirectives {
         }
         read
     }
+
+    /// Whether a response to a request with credentials may be shared (RFC 9111 section 3.5).
+    pub fn allow_sharing(&self) -> bool {
+        self.public || self.must_revalidate || self.s_maxage.is_some()
+    }
 }
 
 impl RequestDirectives {

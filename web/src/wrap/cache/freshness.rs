@@ -147,8 +147,7 @@ pub fn judge(
     if directives.private {
         return Err(Refusal::Private);
     }
-    let is_shared = directives.public || directives.must_revalidate || directives.s_maxage.is_some();
-    if has_credentials && !is_shared {
+    if has_credentials && !directives.allow_sharing() {
         return Err(Refusal::Credentials);
     }
     if facts.sets_cookie && !rules.drop_set_cookie {

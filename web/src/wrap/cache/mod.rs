@@ -100,8 +100,8 @@ use self::audience::{Member, Places};
 use self::entry::{Entry, Note, note_on};
 use self::fetch::Job;
 use self::flight::Outcome;
-use self::freshness::Reuse;
 pub use self::freshness::Rules;
+use self::freshness::{Facts, Reuse};
 use self::key::Wanted;
 use self::store::{Count, Join};
 pub use self::store::{Stats, Store, StoreOptions};
@@ -341,9 +341,14 @@ impl Cache {
         response
     }
 
-    /// Fetches another response behind a stale one, unless that is going on already, or as many such fetches as the cache allows.
+    /// Fetches another response behind a stale one, unless that is going on already, or as many such fetches as the cache allows. With
+    /// credentials only if the stale one may be shared with them: the other one could not be stored, and requests would wait for it.
     #[cold]
     fn refresh(&self, request: &Request<'_>, handler: &Inside, wanted: Wanted<'_>, entry: &Arc<Entry>) {
+        let may_be_shared = || Facts::of(&entry.meta.fields).directives.allow_sharing();
+        if asked::has_credentials(request, &self.0.options) && !may_be_shared() {
+            return;
+        }
         let Some(place) = self.0.behind.take() else {
             return;
         };

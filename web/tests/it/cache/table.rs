@@ -571,6 +571,22 @@ fn the_demands_of_rfc_9111() {
             ],
         ),
         (
+            "a request with credentials refreshes only what may be shared with it",
+            &[
+                (200, "cache-control: max-age=60, stale-while-revalidate=60", "a"),
+                (200, "cache-control: public, max-age=60, stale-while-revalidate=60", "b"),
+                (200, "cache-control: public, max-age=60", "c"),
+            ],
+            &[
+                (0, "", 200, "miss; stored", "a"),
+                (65, "GET /a\nauthorization: x", 200, "hit; ttl=-5", "a"),
+                (0, "", 200, "hit; ttl=-5", "a"),
+                (0, "", 200, "hit; ttl=6", "b"),
+                (65, "GET /a\nauthorization: x", 200, "hit; ttl=-5", "b"),
+                (0, "", 200, "hit; ttl=6", "c"),
+            ],
+        ),
+        (
             "an upgrade is passed on",
             &[(200, fresh, "a"), (200, fresh, "b")],
             &[
