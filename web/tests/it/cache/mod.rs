@@ -2,6 +2,7 @@
 
 mod fetches;
 mod files;
+mod restarts;
 mod table;
 
 use osier::time::VirtualClock;

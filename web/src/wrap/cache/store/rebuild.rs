@@ -131,6 +131,8 @@ impl Store {
             let is_invalid = self.invalid().as_ref().is_some_and(is_noted);
             !is_known && !is_invalid && table.make_room(bytes, &mut gone) && {
                 table.insert(wanted, &entry, bytes);
+                // The `Vary` of the resource may have changed since.
+                table.resource(wanted).move_by_age(osier::time::coarse_now());
                 true
             }
         };

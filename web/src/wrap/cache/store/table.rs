@@ -83,6 +83,15 @@ impl Resource {
         same.count() >= FLIGHTS
     }
 
+    /// Moves the last entry, which an earlier process has stored, in front of those that are not older. The last one that fits answers a request.
+    pub fn move_by_age(&mut self, now: Instant) {
+        if let Some(last) = self.entries.pop() {
+            let age = last.meta.age(now);
+            let newer = self.entries.iter().position(|known| known.meta.age(now) <= age);
+            self.entries.insert(newer.unwrap_or(self.entries.len()), last);
+        }
+    }
+
     /// Takes out the oldest entries, so that there is room for one more with these particulars.
     pub fn make_room_for_variant(&mut self, particular: &[u8]) -> Vec<Arc<Entry>> {
         let mut gone = Vec::new();
