@@ -49,6 +49,8 @@ pub struct State {
     pub bytes: Vec<u8>,
     /// The file, and where the body begins in it.
     pub file: Option<(Arc<File>, u64)>,
+    /// How many bytes of the body are in the file: `base`, until a window follows them.
+    pub in_file: u64,
     /// Whether nothing is kept any more: from now on, bytes are dropped when all readers have them.
     pub is_window: bool,
     readers: Vec<Place>,
@@ -234,10 +236,13 @@ impl Reader {
             return Step::Rest(Arc::clone(bytes));
         }
         if self.at < state.base {
-            let is_last = matches!(state.done, Some(Done::Complete)) && state.bytes.is_empty();
+            let is_all = state.bytes.is_empty() && state.in_file == state.base;
+            let is_last = is_all && matches!(state.done, Some(Done::Complete));
             return match &state.file {
-                Some((file, begin)) => Step::File(Arc::clone(file), begin + self.at, state.base - self.at, is_last),
-                None => Step::Failed("the bytes are gone: the client was too slow".into()),
+                Some((file, begin)) if self.at < state.in_file => {
+                    Step::File(Arc::clone(file), begin + self.at, state.in_file - self.at, is_last)
+                }
+                _ => Step::Failed("the bytes are gone: the client was too slow".into()),
             };
         }
         piece.clear();
@@ -309,5 +314,31 @@ mod tests {
             _member: member,
         };
         assert!(matches!(late.step(&mut Vec::new()), Step::Failed(_)));
+    }
+
+    #[test]
+    fn a_reader_gets_no_bytes_of_the_file_that_it_does_not_have() {
+        let (audience, member) = Audience::of_one(&Places::default());
+        let fill = Fill::new(None, &audience);
+        {
+            // 100 bytes are in the file, and 50 of the window behind them are gone.
+            let mut state = fill.state();
+            let file = File::open("/dev/null").unwrap();
+            (state.file, state.in_file, state.base) = (Some((Arc::new(file), 7)), 100, 150);
+            (state.is_window, state.done) = (true, Some(Done::Complete));
+        }
+        let mut reader = Reader {
+            fill: fill.clone(),
+            number: 0,
+            at: 40,
+            more: Arc::new(Event::new()),
+            _member: member,
+        };
+        assert!(matches!(reader.step(&mut Vec::new()), Step::File(_, 47, 60, false)));
+        reader.at = 100;
+        assert!(matches!(reader.step(&mut Vec::new()), Step::Failed(why) if why.contains("too slow")));
+        fill.state().base = 100;
+        reader.at = 40;
+        assert!(matches!(reader.step(&mut Vec::new()), Step::File(_, 47, 60, true)));
     }
 }

@@ -145,6 +145,7 @@ impl Writer {
             Ok(file) => {
                 let mut state = self.fill.state();
                 state.base += chunk.len() as u64;
+                state.in_file = state.base;
                 state.writing = None;
                 state.file = Some((Arc::clone(file.file()), self.head));
                 self.file = Some(file);
