@@ -17,6 +17,7 @@ use http::StatusCode;
 use osier_http::FieldLines;
 
 use super::directives::{RequestDirectives, ResponseDirectives, seconds};
+use super::key;
 
 /// The facts about a response that the rules need.
 #[derive(Clone, Copy, Debug, Default)]
@@ -29,7 +30,7 @@ pub struct Facts<'a> {
     /// The first `Age`.
     pub age: Option<&'a [u8]>,
     pub sets_cookie: bool,
-    /// `Vary` has the member `*`, or a field that a proxy makes anew, so that the client's own value does not select
+    /// `Vary` has the member `*`, or a field that a proxy makes anew or that names the client, so that the request's own value does not select
     /// the response.
     pub varies_by_all: bool,
     /// There is an `ETag` or a `Last-Modified`.
@@ -53,8 +54,8 @@ impl<'a> Facts<'a> {
                     let mut members = value.split(|&byte| byte == b',');
                     facts.varies_by_all |= members.any(|member| {
                         let member = member.trim_ascii();
-                        let is = |name: &[u8]| member.eq_ignore_ascii_case(name);
-                        is(b"*") || is(b"x-forwarded-for") || is(b"forwarded")
+                        let names_client = || str::from_utf8(member).is_ok_and(key::names_client);
+                        member == b"*" || member.eq_ignore_ascii_case(b"forwarded") || names_client()
                     });
                 }
                 7 if is("expires") => facts.expires = facts.expires.or(Some(value)),
@@ -399,6 +400,13 @@ mod tests {
                 "4.1: Vary by a field that the proxy makes",
                 200,
                 "Cache-Control: max-age=60\nVary: a, X-Forwarded-For",
+                false,
+                Some(Vary),
+            ),
+            (
+                "4.1: Vary by a field that names the client",
+                200,
+                "Cache-Control: max-age=60\nVary: X-Original-Forwarded-For",
                 false,
                 Some(Vary),
             ),

@@ -42,7 +42,7 @@ const OVERRIDES: [&str; 16] = [
     "x-url-scheme",
 ];
 
-/// The beginnings of such fields. `X-Forwarded-For` is none of them.
+/// The beginnings of such fields. Those that [name a client](names_client) are none of them.
 const OVERRIDES_BEGIN: [&str; 5] = [
     "x-forwarded-",
     "x-invoke-",
@@ -97,10 +97,18 @@ pub fn write(
 /// Whether a backend may read a field in the place of something that the key or the cache reads.
 fn is_particular(name: &str) -> bool {
     let is = |known: &str| known.eq_ignore_ascii_case(name);
-    let is_begun = |name: &str| OVERRIDES_BEGIN.into_iter().any(|begin| begins(name, begin)) && !is("x-forwarded-for");
+    let is_begun = |name: &str| OVERRIDES_BEGIN.into_iter().any(|begin| begins(name, begin)) && !names_client(name);
     name.as_bytes().contains(&b'_')
         || (matches!(name.as_bytes()[0] | 0x20, b'c' | b'f' | b'x')
             && (OVERRIDES.into_iter().any(is) || is_begun(name)))
+}
+
+/// Whether a field has the address of the client, so that nearly every client would have responses of its own. A response that varies by it
+/// is not stored. `X-Original-Forwarded-For` is that of an ingress with nginx, which sets `X-Forwarded-For` itself.
+pub fn names_client(name: &str) -> bool {
+    ["x-forwarded-for", "x-original-forwarded-for"]
+        .into_iter()
+        .any(|known| known.eq_ignore_ascii_case(name))
 }
 
 /// The schemes that a `Forwarded` field names, as its pairs.
@@ -380,6 +388,7 @@ mod tests {
         }
         for name in [
             "x-forwarded-for",
+            "X-Original-Forwarded-For",
             "forwarded",
             "from",
             "x",
