@@ -29,7 +29,7 @@ const WINDOW: usize = 256 << 10;
 const ALONE: Duration = Duration::from_secs(1);
 
 /// Time for which a reader waits for slower ones that take nothing. A reader takes 64 KiB at once, so a client slower
-/// than 22 kB/s may lose its response while a fast one gets it too.
+/// than 22 kB/s may lose its response while a fast one gets it too. One that is a little faster slows all others down to its own speed.
 const STALLED: Duration = Duration::from_secs(3);
 
 /// The writer of a [`Fill`]: the place to which a handler writes its body. Dropping it fails the body
