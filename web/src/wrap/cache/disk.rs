@@ -10,6 +10,9 @@
 //! [`Disk::list`] finds the files of earlier processes, and [`Disk::load`] reads their heads. A file whose
 //! head is wrong is removed, and a file whose name is not one of ours is left alone.
 //!
+//! A head is that of the response that has brought the body, and is never written again: a 304 changes the entry in memory alone. After a
+//! restart the lifetime and the fields of the first response count, from the time at which it came.
+//!
 //! Functions that touch files block the thread. All but [`Disk::open`] are called on the pool for blocking work.
 //! [`DiskFile::part`] goes there by itself.
 
