@@ -366,15 +366,7 @@ impl Job {
         let Some(stale) = stale.filter(|stale| stale.meta.freshness.covers_error(stale.meta.age(now))) else {
             return false;
         };
-        // Neither the access log nor the counters of the upstream tell of it.
-        let target = &self.target;
-        match response.cause.take() {
-            Some(cause) => self.log(format_args!("GET {target} failed: {cause}; a stored response is sent")),
-            None => self.log(format_args!(
-                "GET {target} failed: the backend has answered {}; a stored response is sent",
-                status.as_u16()
-            )),
-        }
+        log_covered(&self.worker, ("GET", &self.target), response);
         let mark = match self.may_be_provoked(status, response) {
             true => Mark::Unchanged,
             false => Mark::Failing,
@@ -558,6 +550,20 @@ impl Job {
             is_stored,
         });
         Ok(())
+    }
+}
+
+/// Logs an error that a stored response takes the place of. Neither the access log nor the counters of the upstream tell of it.
+pub fn log_covered(worker: &Worker, (method, target): (&str, &str), response: &mut Response) {
+    let log = |text: fmt::Arguments<'_>| worker.server.log(&record::Record::new(record::Level::Warning, text));
+    match response.cause.take() {
+        Some(cause) => log(format_args!(
+            "{method} {target} failed: {cause}; a stored response is sent"
+        )),
+        None => log(format_args!(
+            "{method} {target} failed: the backend has answered {}; a stored response is sent",
+            response.status.as_u16()
+        )),
     }
 }
 

@@ -376,7 +376,10 @@ impl Cache {
         }
         // These responses are not stored, so no request waits for them.
         if !is_get || asked.has_range {
-            return direct(request, handler, why);
+            return match stale {
+                Some(stale) => self.direct_or_stale(request, handler, asked, &stale, why),
+                None => direct(request, handler, why),
+            };
         }
         while_client_stays(request, &mut |request| {
             let mut stale = stale.as_ref();
@@ -389,6 +392,34 @@ impl Cache {
             }
             direct(request, handler, why)
         })
+    }
+
+    /// Passes a request on to the handler, for this client alone. A stale response may take the place of an error.
+    fn direct_or_stale(
+        &self,
+        request: &mut Request<'_>,
+        handler: &Inside,
+        asked: &Asked,
+        stale: &Entry,
+        why: &'static str,
+    ) -> Response {
+        let mut response = handler(request);
+        let (status, now) = (response.status, osier::time::coarse_now());
+        if status.is_server_error() && stale.meta.freshness.covers_error(stale.meta.age(now)) {
+            let note = Note::Forwarded {
+                why,
+                stored: false,
+                collapsed: false,
+                status: Some(status.as_u16()),
+            };
+            if let Ok(answer) = stale.answer(request, asked, now, note) {
+                let asked_for = (request.method(), request.target());
+                fetch::log_covered(request.body.worker(), asked_for, &mut response);
+                self.0.store.count(stale.hash, Count::Stale);
+                return answer;
+            }
+        }
+        note_on(response, Note::forwarded(why))
     }
 
     /// Takes part in a fetch. `None` if its response is not for this request.

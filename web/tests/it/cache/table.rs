@@ -436,6 +436,19 @@ fn the_demands_of_rfc_9111() {
             ],
         ),
         (
+            "RFC 5861: for HEAD and ranges, too",
+            &[
+                (200, "cache-control: max-age=60, stale-if-error=600", "abcdef"),
+                (500, "", "x"),
+                (500, "", "x"),
+            ],
+            &[
+                (0, "", 200, "miss", "abcdef"),
+                (70, "HEAD /a", 200, "fwd=stale; fwd-status=500", ""),
+                (0, "GET /a\nrange: bytes=1-2", 206, "fwd=stale; fwd-status=500", "bc"),
+            ],
+        ),
+        (
             "RFC 5861: and its end",
             &[
                 (200, "cache-control: max-age=60, stale-if-error=60", "a"),
