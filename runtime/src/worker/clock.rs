@@ -44,7 +44,8 @@ const STEP: Duration = Duration::from_secs(1);
 /// socket whose peer is another process or a plain thread, a pipe, a signal, a child process. While it waits for these, it moves too
 /// early: [hold](VirtualClock::hold) the clock while the outside is at work, or [keep it](VirtualClock::auto_advance) from moving by itself
 /// and [advance](VirtualClock::advance) it by hand. Sockets between two fibers on the clock are seen: before the clock moves, their workers
-/// look for bytes that are on their way: for 1 ms before a move of a second, 12 before one of an hour, 17 before one of a day.
+/// look for bytes that are on their way: for 1 ms before a move of a second, 12 before one of an hour, 17 before one of a day. Bytes that
+/// the kernel keeps for longer are not seen: it sends again after 200 ms what a receiver had no room for.
 ///
 /// Work on the pool holds the clock until its result is taken: [`unblock`](crate::unblock()), files, names that are looked up.
 ///

@@ -147,11 +147,7 @@ impl Connection {
             return Err(lost.to_error());
         }
         self.lend();
-        let mut machine = self.machine.borrow_mut();
-        let begun = begin(&mut machine);
-        // An idle connection counts nothing.
-        self.growth.note(&machine);
-        drop(machine);
+        let begun = begin(&mut self.machine.borrow_mut());
         let stream = begun.map_err(|error| io::Error::new(io::ErrorKind::ConnectionAborted, error))?;
         self.promised.update(|count| count - 1);
         self.streams.borrow_mut().insert(stream, answer.clone());
