@@ -5,15 +5,22 @@
 //! its worker becomes the owner of the read direction. A hook does both right before the fiber suspends, so a body that
 //! never waits pays for neither. An edge wakes all readers in the list. If it brings bytes and no end, the fiber was
 //! woken for nothing, and joins the list again before it suspends the next time.
+//!
+//! A poller that refuses the socket wakes the whole list, because each of its readers has to hear of that. So after a refusal this
+//! fiber leaves the list, and joins it again after a while: otherwise no suspension would last.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::pin::pin;
+use std::time::{Duration, Instant};
 
 use crate::wait::cancel::{Entered, Kind};
 use crate::wait::socket::Source;
-use crate::worker::context::{self, Caller};
+use crate::worker::context::{self, Caller, now};
 use crate::worker::hook::before_suspend;
+
+/// Time from a refusal of the poller to the next attempt.
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// The meaning of a client that has ended its own direction and still reads (a FIN without a reset).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -79,7 +86,14 @@ pub fn while_connected<T>(
     let entry = watched.entry();
     let waiter = pin!(entry.readers().waiter());
     let waiter = RefCell::new(waiter);
+    let refused = Cell::new(None::<Instant>);
     let in_line = || {
+        if refused
+            .get()
+            .is_some_and(|refused| now().saturating_duration_since(refused) < PAUSE)
+        {
+            return;
+        }
         let mut waiter = waiter.borrow_mut();
         context::core(|core| {
             let waker = core.word.waker();
@@ -89,7 +103,11 @@ pub fn while_connected<T>(
             }
         });
         // Where the poller refuses, the next call on the stream meets the client's end, as without this function.
-        let _ = watched.watch_end();
+        let is_refused = watched.watch_end().is_err();
+        if is_refused {
+            waiter.as_mut().remove();
+        }
+        refused.set(is_refused.then(now));
     };
     let frame = Kind::Gone {
         entry,

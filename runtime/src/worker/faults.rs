@@ -48,6 +48,7 @@ mod injected {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
     use std::collections::HashSet;
     use std::io::{self, Read, Write};
     use std::pin::pin;
@@ -350,6 +351,33 @@ mod tests {
             let mut answer = [0];
             client.read_exact(&mut answer).unwrap();
             assert_eq!((answer, bursts.load(SeqCst)), (*b"a", 2));
+        });
+    }
+
+    #[test]
+    fn a_client_that_the_poller_does_not_watch_ends_no_suspension() {
+        let clock = crate::time::VirtualClock::new();
+        let runtime = crate::Runtime::builder().workers(1).clock(clock).build().unwrap();
+        runtime.run(|| {
+            let (ours, theirs) = crate::net::UnixStream::pair().unwrap();
+            let suspensions = Cell::new(0);
+            let count = || {
+                suspensions.set(suspensions.get() + 1);
+                if suspensions.get() > 9 {
+                    // A fiber that spins goes on, so that the test ends.
+                    set(Call::Register, None);
+                }
+            };
+            fail(Call::Register, Errno::NOSPC);
+            let outcome = crate::io::while_connected(&ours, crate::io::HalfClose::IsGone, || {
+                crate::fiber::before_suspend(&count, || crate::sleep(Duration::from_secs(1)));
+                assert!(suspensions.get() <= 2, "{} suspensions", suspensions.get());
+                // Later the poller takes it.
+                set(Call::Register, None);
+                drop(crate::spawn_local(|| drop(theirs)));
+                crate::sleep(Duration::from_secs(3600));
+            });
+            assert!(outcome.is_err());
         });
     }
 
