@@ -35,8 +35,14 @@ use crate::Identity;
 ///
 /// # Suspends
 ///
-/// It may do so on a fiber, for a short file at most. In the handshake of a future or a callback it must not. Several workers call it
-/// at the same time.
+/// A resolver that has to wait [defers](Hello::defer) the handshake. It may suspend on a fiber, for a short file at most, where no other
+/// call uses the stream before the end of its handshake. The stream is locked meanwhile: a call by another fiber of the same worker would
+/// block that worker for ever. [`Stream::try_handshake`](crate::Stream::try_handshake) and its like suspend then, too. A resolver must not
+/// suspend in the handshake of a future or a callback. Several workers call it at the same time.
+///
+/// # Cancellation
+///
+/// One that unwinds out of the resolver breaks the handshake: further calls on the stream fail.
 pub trait Resolver: Send + Sync {
     /// The identity for this client. With `None` the handshake fails, unless the resolver has [deferred](Hello::defer) it.
     fn find(&self, hello: &Hello<'_>) -> Option<Identity>;

@@ -46,7 +46,7 @@ use crate::session::{Agreed, Session};
 /// # Cancellation
 ///
 /// A call fails with [`Cancelled`](osier::Cancelled) if the fiber is cancelled before it or while it waits. No bytes are lost: the
-/// stream keeps an incomplete record, and the next call goes on with it.
+/// stream keeps an incomplete record, and the next call goes on with it. A server's [`Resolver`](crate::Resolver) that waits must not be cancelled.
 ///
 /// # Errors
 ///
@@ -193,7 +193,7 @@ impl Stream {
     ///
     /// # Suspends
     ///
-    /// Never.
+    /// Never, unless the server's [`Resolver`](crate::Resolver) does.
     ///
     /// # Errors
     ///
