@@ -87,7 +87,8 @@ impl Hello<'_> {
 
     /// Says that there is no identity yet, but may soon be one. If the resolver then finds none, the call that does the handshake fails
     /// with an error whose [`is_deferred`](crate::Error::is_deferred) is true, and the client hears nothing. The next call on the stream
-    /// asks the resolver again. The caller bounds the time and the number of such handshakes.
+    /// asks the resolver again. The caller bounds the time and the number of such handshakes. A first message of more than 16 KiB cannot be
+    /// deferred: its client is refused.
     pub fn defer(&self) {
         self.is_deferred.set(true);
     }

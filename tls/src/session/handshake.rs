@@ -16,11 +16,14 @@ use rustls::{
 };
 
 use super::secrets::{Secrets, Suite};
-use super::{Agreed, Goal, ServerSettings, Sink, Step, preference};
+use super::{Agreed, Goal, RECORD_BYTES, ServerSettings, Sink, Step, preference};
 use crate::Version;
-use crate::buffer::{self, Buffer};
+use crate::buffer::{self, Buffer, RECORD_HEAD_BYTES};
 use crate::resolver::{self, Answer};
 use crate::tickets::with_session_of;
+
+/// The length of the head of a message: a kind, and the length of the rest.
+const MESSAGE_HEAD_BYTES: usize = 4;
 
 /// A connection of rustls.
 pub(super) struct Handshake {
@@ -146,10 +149,18 @@ impl Handshake {
             let next = buffer::record_length(&rest[self.seen..]).map(|length| self.seen + length);
             // A record of which only a part has come is shown too: its head may be wrong already.
             let shown = next.unwrap_or(rest.len());
-            let is_first = self.seen == 0 && consumed == 0;
+            let is_split = self.seen > 0;
             let (count, step) = self.advance_over(&mut rest[..shown], sink, goal);
-            if step.is_err() && is_first && resolver::answer() == Answer::Deferred && self.begin_anew() {
-                return (0, step);
+            if step.is_err() && consumed == 0 && resolver::answer() == Answer::Deferred {
+                let kept = match is_split {
+                    true => join_records(&mut rest[..shown]),
+                    false => Some(0),
+                };
+                if let Some(kept) = kept
+                    && self.begin_anew()
+                {
+                    return (kept, step);
+                }
             }
             consumed += count;
             if consumed > 0 {
@@ -269,6 +280,23 @@ impl Handshake {
             is_resumed: common.handshake_kind() == Some(HandshakeKind::Resumed),
         })
     }
+}
+
+/// Puts a message whose parts came in several records into one record, at the end of `input`. Returns the bytes in front of it, which are
+/// done. `None` if no record is so long.
+///
+/// rustls has joined the parts already, behind the head of the first record.
+#[cold]
+fn join_records(input: &mut [u8]) -> Option<usize> {
+    let &[_, _, _, _, _, _, high, middle, low, ..] = &*input else {
+        return None;
+    };
+    let message = MESSAGE_HEAD_BYTES + u32::from_be_bytes([0, high, middle, low]) as usize;
+    let length = u16::try_from(message).ok().filter(|_| message <= RECORD_BYTES)?;
+    let done = input.len().checked_sub(RECORD_HEAD_BYTES + message)?;
+    input[RECORD_HEAD_BYTES - 2..RECORD_HEAD_BYTES].copy_from_slice(&length.to_be_bytes());
+    input.copy_within(..RECORD_HEAD_BYTES + message, done);
+    Some(done)
 }
 
 impl Side {

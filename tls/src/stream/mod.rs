@@ -682,6 +682,51 @@ mod tests {
         assert!(error(client.try_handshake()).unwrap().is_alert());
     }
 
+    /// Middleboxes cut long first messages, and a post-quantum key share makes them long.
+    #[test]
+    fn a_first_message_in_several_records_can_be_deferred() {
+        let made = rcgen::generate_simple_self_signed(["localhost".to_string()]).unwrap();
+        let (chain, key) = (made.cert.pem(), made.signing_key.serialize_pem());
+        let identity = Identity::from_pem(chain.as_bytes(), key.as_bytes()).unwrap();
+        let connector = Connector::builder().ca_pem(chain.as_bytes()).build().unwrap();
+        for (piece, is_dripping) in [(3, false), (100, false), (100, true), (150, false)] {
+            let questions = std::sync::atomic::AtomicU32::new(0);
+            let identity = identity.clone();
+            let acceptor = Acceptor::builder(Later { identity, questions }).build().unwrap();
+            let (near, mut cut) = UnixStream::pair().unwrap();
+            let client = connector.connect("localhost", near).unwrap();
+            let is_blocked = |done: io::Result<()>| done.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock);
+            assert!(is_blocked(client.try_handshake()));
+            let mut hello = [0; 8 << 10];
+            let count = cut.read(&mut hello).unwrap();
+            let (head, message) = hello[..count].split_at(5);
+            let (mut near, far) = UnixStream::pair().unwrap();
+            let server = acceptor.accept(far);
+            for part in message.chunks(piece) {
+                near.write_all(&head[..3]).unwrap();
+                near.write_all(&(part.len() as u16).to_be_bytes()).unwrap();
+                if is_dripping {
+                    assert!(is_blocked(server.try_handshake()));
+                }
+                near.write_all(part).unwrap();
+            }
+            for _ in 0..3 {
+                let error = server.try_handshake().unwrap_err();
+                assert!(Error::of(&error).unwrap().is_deferred(), "{piece}: {error}");
+                assert!(!server.has_unsent());
+            }
+            assert_eq!(server.server_name(), Some("localhost"));
+            // The hash of the handshake is over messages, not over records.
+            assert!(is_blocked(server.try_handshake()));
+            let count = near.read(&mut hello).unwrap();
+            cut.write_all(&hello[..count]).unwrap();
+            client.try_handshake().unwrap();
+            let count = cut.read(&mut hello).unwrap();
+            near.write_all(&hello[..count]).unwrap();
+            server.try_handshake().unwrap();
+        }
+    }
+
     #[cfg(feature = "futures")]
     #[test]
     fn a_task_that_waits_is_woken_by_the_task_that_has_read_its_bytes() {
