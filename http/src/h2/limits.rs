@@ -107,7 +107,7 @@ impl Limits {
         frame_rate: 10_000,
     };
 
-    /// The limits with every value inside the bounds of the RFC.
+    /// The limits with every value inside the bounds of the RFC, and with times that can be added to a moment.
     pub(super) fn clamped(&self) -> Limits {
         let connection_window = self.connection_window.clamp(INITIAL_WINDOW, MAX_WINDOW);
         Limits {
@@ -116,6 +116,8 @@ impl Limits {
             growth: self.growth.min(MAX_WINDOW - connection_window),
             max_frame: self.max_frame.clamp(DEFAULT_MAX_FRAME_SIZE, (1 << 24) - 1),
             output_bytes: self.output_bytes.max(1 << 10),
+            head_timeout: self.head_timeout.min(LONGEST),
+            stall_timeout: self.stall_timeout.min(LONGEST),
             stall_bytes: self.stall_bytes.max(1),
             ..*self
         }
@@ -130,6 +132,9 @@ impl Default for Limits {
 
 /// The window of RFC 9113 6.9.2 before any setting.
 pub(super) const INITIAL_WINDOW: u32 = Settings::INITIAL.initial_window_size;
+
+/// A time that is as good as no limit.
+const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
 /// The largest window (RFC 9113 6.9.1).
 pub(super) const MAX_WINDOW: u32 = MAX_31;

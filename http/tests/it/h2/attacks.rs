@@ -593,6 +593,20 @@ fn a_silent_client_ends_at_head_timeout_and_unacknowledged_settings_at_stall_tim
 }
 
 #[test]
+fn limits_of_time_may_be_without_end() {
+    let limits = Limits {
+        head_timeout: Duration::MAX,
+        stall_timeout: Duration::MAX,
+        ..Limits::default()
+    };
+    let start = Instant::now();
+    let mut silent = Connection::server(&limits, start);
+    let day = start + Duration::from_secs(24 * 3600);
+    assert!(silent.next_deadline().unwrap() > day);
+    assert!(silent.expire(day).unwrap().is_none());
+}
+
+#[test]
 fn interim_responses_without_end_are_a_flood() {
     let mut peer = Peer::client();
     peer.connection.request(&target("GET"), [], true).unwrap();
