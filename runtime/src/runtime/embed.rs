@@ -435,10 +435,10 @@ impl Ready<'_> {
     ///
     /// # Panics
     ///
-    /// On a worker, which it would stop. A panic of the fiber goes to its handle.
+    /// On a worker, which it would stop. The fiber is then ready the next time. A panic of the fiber goes to its handle.
     pub fn resume(mut self) {
-        self.resumed = true;
         let resumed = self.local.work(|worker| worker.resume_word(self.word));
+        self.resumed = resumed.is_ok();
         resumed.unwrap_or_else(|error| panic!("Ready::resume: {error}"));
     }
 

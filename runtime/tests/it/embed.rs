@@ -302,6 +302,18 @@ fn on_a_worker_it_is_refused() {
 }
 
 #[test]
+fn a_fiber_that_could_not_be_resumed_is_ready_again() {
+    let local = Local::new().unwrap();
+    let fiber = local.spawn(|| 7);
+    let ready = local.ready().unwrap().next().unwrap();
+    let host = Local::new().unwrap();
+    let refused = host.enter(|| std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| ready.resume())));
+    assert!(refused.unwrap().is_err());
+    assert_eq!(local.ready().unwrap().map(|fiber| fiber.resume()).count(), 1);
+    assert_eq!(fiber.join().unwrap(), 7);
+}
+
+#[test]
 fn the_drop_ends_its_fibers() {
     let local = Local::new().unwrap();
     let ended = Rc::new(Cell::new(0));
