@@ -816,20 +816,23 @@ impl Worker {
         (live == 0 && !self.has_work()) || Stamp::of_machine() >= stop_at
     }
 
-    /// Reports the fibers that would not end, and leaks their stacks: other code may point into them. Cancels the jobs and tasks that are still
-    /// queued: handles of the runtime may keep its queues for long.
+    /// Reports the fibers that would not end, and leaks their stacks: other code may point into them. Cancels the fibers that have not begun,
+    /// and the jobs and tasks that are still queued: handles of the runtime may keep its queues for long.
     fn abandon(&self) {
         for slot in (0..self.slots.made()).filter_map(|index| self.slots.get(index)) {
-            if let Some(coroutine) = slot.take_fiber() {
-                let place = slot
-                    .tenant()
-                    .and_then(|(_, label)| label.place())
-                    .unwrap_or(self.connection);
-                let limit = self.scheduler.shutdown_timeout;
-                eprintln!(
-                    "osier: the fiber spawned at {place} did not end within {limit:?} of the shutdown; its stack is leaked"
-                );
-                coroutine.leak();
+            match slot.take_fiber() {
+                Some(fiber) if fiber.is_started() => {
+                    let place = slot
+                        .tenant()
+                        .and_then(|(_, label)| label.place())
+                        .unwrap_or(self.connection);
+                    let limit = self.scheduler.shutdown_timeout;
+                    eprintln!(
+                        "osier: the fiber spawned at {place} did not end within {limit:?} of the shutdown; its stack is leaked"
+                    );
+                    fiber.leak();
+                }
+                prepared => drop(isolate(|| drop(prepared))),
             }
             isolate(|| drop(slot.take_resting()));
         }

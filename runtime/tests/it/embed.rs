@@ -314,6 +314,27 @@ fn a_fiber_that_could_not_be_resumed_is_ready_again() {
 }
 
 #[test]
+fn a_fiber_that_no_turn_has_begun_is_dropped_with_its_captures() {
+    let builder = Runtime::builder().shutdown_timeout(Duration::ZERO);
+    let local = builder.build_local().unwrap();
+    // More than run in the last turn of a shutdown.
+    const FIBERS: usize = 4000;
+    let captured = Rc::new(());
+    let fibers: Vec<_> = (0..FIBERS)
+        .map(|_| {
+            let theirs = Rc::clone(&captured);
+            local.spawn(move || drop(theirs))
+        })
+        .collect();
+    assert_eq!(local.ready().unwrap().count(), FIBERS);
+    drop(local);
+    assert_eq!(Rc::strong_count(&captured), 1);
+    let ends = fibers.into_iter().map(|fiber| fiber.join());
+    let cancelled = ends.filter_map(Result::err).filter(|end| end.is::<osier::Cancelled>());
+    assert!(cancelled.count() > 0, "all have begun");
+}
+
+#[test]
 fn the_drop_ends_its_fibers() {
     let local = Local::new().unwrap();
     let ended = Rc::new(Cell::new(0));
