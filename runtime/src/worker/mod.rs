@@ -663,10 +663,14 @@ impl Worker {
             drop(job);
             return None;
         }
-        let prepared = self
-            .stacks
-            .take(job.header().stack_bytes())
-            .and_then(|stack| Ok((stack, self.occupy()?)));
+        let wanted = job.header().stack_bytes();
+        let prepared = self.stacks.take(wanted).and_then(|stack| match self.occupy() {
+            Ok(tenant) => Ok((stack, tenant)),
+            Err(error) => {
+                self.stacks.give(stack);
+                Err(error)
+            }
+        });
         let (stack, (word, slot)) = match prepared {
             Ok(prepared) => prepared,
             Err(error) => {
@@ -822,10 +826,8 @@ impl Worker {
         for slot in (0..self.slots.made()).filter_map(|index| self.slots.get(index)) {
             match slot.take_fiber() {
                 Some(fiber) if fiber.is_started() => {
-                    let place = slot
-                        .tenant()
-                        .and_then(|(_, label)| label.place())
-                        .unwrap_or(self.connection);
+                    let place = slot.tenant().and_then(|(_, label)| label.place());
+                    let place = place.unwrap_or(self.connection);
                     let limit = self.scheduler.shutdown_timeout;
                     eprintln!(
                         "osier: the fiber spawned at {place} did not end within {limit:?} of the shutdown; its stack is leaked"
