@@ -209,9 +209,9 @@ impl Watched {
         if context::caller(|caller| matches!(caller, Caller::Thread)) {
             return self.io_on_thread(direction, deadline(), call);
         }
-        match call(self.fd()) {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(wait::Stop::NotHere.into()),
-            done => done.map(drop),
+        match attempt(|| call(self.fd())) {
+            Some(done) => done.map(drop),
+            None => Err(wait::Stop::NotHere.into()),
         }
     }
 
@@ -748,6 +748,21 @@ mod tests {
             assert_eq!(attempt(), (Some(4), 2));
             assert_eq!(attempt(), (None, 2), "the short read has emptied the socket");
         });
+    }
+
+    #[test]
+    fn a_signal_ends_no_call_of_a_task() {
+        let (watched, _) = watched();
+        let mut calls = 0;
+        let call = move |_: Fd<'_>| {
+            calls += 1;
+            match calls {
+                1 => Err(io::ErrorKind::Interrupted.into()),
+                _ => Ok(Moved::all(calls)),
+            }
+        };
+        let task = async move { watched.io(Direction::Read, || None, call).unwrap() };
+        assert_eq!(crate::run(|| crate::spawn_future(task).join().unwrap()), 2);
     }
 
     fn socket() -> Watched {
