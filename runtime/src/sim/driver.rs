@@ -189,6 +189,7 @@ impl Driver {
             net.note(host, format_args!("start"));
         }
         drop(net);
+        self.shared.started(host);
         let header = Header::named(plan.place, Some(plan.name.as_str().into()), plan.stack_bytes);
         let (job, handle) = packet::packet_local(header, move || (plan.body)());
         drop(handle);

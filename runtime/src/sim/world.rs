@@ -102,6 +102,11 @@ impl Shared {
         host
     }
 
+    /// Notes that the body of a host is about to run.
+    pub(super) fn started(&self, host: usize) {
+        self.hosts.borrow()[host].ended.reset();
+    }
+
     pub(super) fn stopped(&self, host: usize) {
         self.hosts.borrow()[host].ended.set();
     }
@@ -421,13 +426,12 @@ impl Host {
         yield_now();
     }
 
-    /// Starts a host that has crashed or was killed: its body runs again. Has no effect on one that runs.
+    /// Starts a host that has crashed or was killed: its body runs again. Has no effect on one that is up, even if its body has returned.
     ///
     /// # Suspends
     ///
     /// Once. The body begins to run later.
     pub fn restart(&self) {
-        self.shared.hosts.borrow()[self.number].ended.reset();
         self.shared.orders.borrow_mut().push_back(Order::Start(self.number));
         yield_now();
     }

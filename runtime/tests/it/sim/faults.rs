@@ -36,6 +36,23 @@ fn a_partition_delays_and_then_ends_a_connection() {
 }
 
 #[test]
+fn a_restart_has_no_effect_on_a_host_whose_body_has_returned() {
+    sim::run(1, |world| {
+        let runs = Rc::new(Cell::new(0));
+        let count = Rc::clone(&runs);
+        let host = world.host("host", move || count.set(count.get() + 1));
+        osier::sleep(SECOND);
+        host.restart();
+        host.wait();
+        assert_eq!(runs.get(), 1);
+        host.kill();
+        host.restart();
+        host.wait();
+        assert_eq!(runs.get(), 2);
+    });
+}
+
+#[test]
 fn a_host_that_crashes_is_silent_and_forgets() {
     sim::run(1, |world| {
         let dropped = Rc::new(Cell::new(0));
