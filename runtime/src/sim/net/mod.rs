@@ -130,8 +130,8 @@ enum Event {
     Answer(Id, Option<Id>),
     /// The first segment of this sender arrives.
     Arrive(Id),
-    /// This sender learns that so many bytes were read.
-    Credit(Id, usize),
+    /// This sender learns that so many bytes were read. The last number counts the earlier attempts.
+    Credit(Id, usize, u32),
     Reset(Id),
     Reap(Id),
     Datagram {
@@ -231,7 +231,7 @@ impl Net {
             Event::Ask(client, attempt) => self.ask(client, attempt),
             Event::Answer(client, server) => self.answer(client, server),
             Event::Arrive(sender) => self.arrive(sender),
-            Event::Credit(sender, count) => self.credit(sender, count),
+            Event::Credit(sender, count, attempt) => self.credit(sender, count, attempt),
             Event::Reset(socket) => self.fail(socket, Errno::CONNRESET),
             Event::Reap(socket) => self.reap(socket),
             Event::Datagram {

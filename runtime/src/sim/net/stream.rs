@@ -292,7 +292,7 @@ impl Net {
         };
         let (peer_host, local, remote) = (stream.peer_host, stream.local, stream.remote);
         if self.is_lost(peer_host, host) {
-            return self.schedule(self.now + nanos(super::RETRANSMIT), Event::Answer(client, server));
+            return self.lose_answer(client, server);
         }
         let Some(server) = server else {
             self.note(host, format_args!("refused {local}>{remote}"));
@@ -301,8 +301,22 @@ impl Net {
         let Some((_, stream)) = self.stream(client) else { return };
         stream.phase = Phase::Open;
         stream.peer = Some(server);
+        stream.losses = 0;
         self.note(host, format_args!("connected {local}>{remote}"));
         self.tell(client, Ready::WRITABLE);
+    }
+
+    /// The client asks again later, as after the loss of its question, until both give up.
+    fn lose_answer(&mut self, client: Id, server: Option<Id>) {
+        let Some((_, stream)) = self.stream(client) else { return };
+        let attempt = stream.losses;
+        stream.losses += 1;
+        if attempt >= ASKS {
+            self.fail(client, Errno::TIMEDOUT);
+            return server.into_iter().for_each(|server| self.fail(server, Errno::TIMEDOUT));
+        }
+        let at = self.now + (1_000_000_000 << attempt);
+        self.schedule(at, Event::Answer(client, server));
     }
 
     /// Queues bytes to send, as many as there is room for.
@@ -515,19 +529,31 @@ impl Net {
         let (peer, peer_host) = (stream.peer, stream.peer_host);
         if let Some(peer) = peer {
             let at = self.now + self.latency_between(host, peer_host);
-            self.schedule(at, Event::Credit(peer, count));
+            self.schedule(at, Event::Credit(peer, count, 0));
         }
         Ok(Moved { value: count, drained })
     }
 
-    pub(super) fn credit(&mut self, sender: Id, count: usize) {
+    pub(super) fn credit(&mut self, sender: Id, count: usize, attempt: u32) {
         let Some((host, stream)) = self.stream(sender) else {
             return;
         };
-        let peer_host = stream.peer_host;
+        let (peer_host, is_full) = (stream.peer_host, stream.outstanding >= stream.room);
         if self.is_cut(peer_host, host) {
-            return self.schedule(self.now + nanos(super::RETRANSMIT), Event::Credit(sender, count));
+            // A sender that has no room left asks for it as often as it sends a segment. Any other learns of the room from the next answer.
+            return match attempt >= SENDS && is_full {
+                true => self.fail(sender, Errno::TIMEDOUT),
+                false if attempt >= SENDS => self.take_credit(sender, count),
+                false => self.schedule(
+                    self.now + again_after(attempt),
+                    Event::Credit(sender, count, attempt + 1),
+                ),
+            };
         }
+        self.take_credit(sender, count);
+    }
+
+    fn take_credit(&mut self, sender: Id, count: usize) {
         let Some((_, stream)) = self.stream(sender) else { return };
         stream.outstanding = stream.outstanding.saturating_sub(count);
         if stream.phase == Phase::Open {

@@ -36,6 +36,44 @@ fn a_partition_delays_and_then_ends_a_connection() {
 }
 
 #[test]
+fn a_connect_whose_answers_are_lost_fails() {
+    sim::run(1, |world| {
+        let server = world.host("server", echo_server);
+        osier::sleep(SECOND);
+        world.cut(&server, &world.here());
+        let before = world.elapsed();
+        let error = TcpStream::connect("server:7").unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::TimedOut);
+        let took = world.elapsed() - before;
+        assert!((30 * SECOND..200 * SECOND).contains(&took), "{took:?}");
+    });
+}
+
+#[test]
+fn a_partition_ends_a_connection_that_waits_for_room() {
+    let sim = Sim::new(1).limit(4 * 3600 * SECOND);
+    sim.run(|world| {
+        const BUFFER: usize = 64 << 10;
+        let server = world.host("server", || -> std::io::Result<()> {
+            let (mut stream, _) = TcpListener::bind("0.0.0.0:7")?.accept()?;
+            osier::sleep(10 * SECOND);
+            stream.read_exact(&mut [0; BUFFER])?;
+            osier::sleep(4 * 3600 * SECOND);
+            Ok(())
+        });
+        osier::sleep(SECOND);
+        let mut stream = TcpStream::connect("server:7").unwrap();
+        stream.write_all(&[0; BUFFER]).unwrap();
+        osier::sleep(2 * SECOND);
+        world.partition(&world.here(), &server);
+        let before = world.elapsed();
+        assert_eq!(stream.write(b"x").unwrap_err().kind(), ErrorKind::TimedOut);
+        let took = world.elapsed() - before;
+        assert!((600 * SECOND..2000 * SECOND).contains(&took), "{took:?}");
+    });
+}
+
+#[test]
 fn a_restart_has_no_effect_on_a_host_whose_body_has_returned() {
     sim::run(1, |world| {
         let runs = Rc::new(Cell::new(0));
