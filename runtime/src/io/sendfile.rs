@@ -20,8 +20,9 @@ use std::time::{Duration, Instant};
 use rustix::fs::Advice;
 #[cfg(target_os = "linux")]
 use rustix::fs::{FileType, Mode, OFlags};
+use rustix::io::Errno;
 #[cfg(target_os = "linux")]
-use rustix::io::{Errno, ReadWriteFlags, preadv2};
+use rustix::io::{ReadWriteFlags, preadv2};
 
 use crate::net::stream::{FileSink, Stream, call};
 use crate::wait;
@@ -303,10 +304,18 @@ pub(super) fn read_from_memory(_: BorrowedFd<'_>, _: u64, _: &mut [u8]) -> io::R
     Err(io::ErrorKind::Unsupported.into())
 }
 
-/// Brings a piece of the file into memory, on another thread.
+/// Brings a piece of the file into memory, on another thread. Where the process has no descriptor left for that thread, it blocks this one: a
+/// file that is open can still be served.
 #[cold]
 pub(super) fn fetch(file: BorrowedFd<'_>, offset: u64, len: u64) -> io::Result<()> {
-    let file = file.try_clone_to_owned()?;
+    let file = match rustix::io::fcntl_dupfd_cloexec(file, 3) {
+        Ok(file) => file,
+        Err(Errno::MFILE | Errno::NFILE) => {
+            read_from_disk(file, offset, len);
+            return Ok(());
+        }
+        Err(error) => return Err(error.into()),
+    };
     let mut fetching = pin!(pooled(move || read_from_disk(file.as_fd(), offset, len))?);
     Ok(wait::wait_for_disk(|cx| fetching.as_mut().poll(cx))?)
 }
@@ -408,6 +417,48 @@ mod tests {
         // Neither loops where the file ends.
         read_to_nowhere(file.as_fd(), LEN - 1, 10).unwrap();
         read_in_copies(file.as_fd(), LEN, 10);
+    }
+
+    /// The process has all descriptors that it may open.
+    #[test]
+    fn an_open_file_is_sent_without_another_descriptor() {
+        use rustix::process::{Resource, getrlimit, setrlimit};
+        use std::io::Read;
+
+        let test = "io::sendfile::tests::an_open_file_is_sent_without_another_descriptor";
+        let child = testkit::in_a_child(test, || {
+            const LEN: usize = 64 << 10;
+            let path = std::env::temp_dir().join(format!("osier-full-{}", std::process::id()));
+            std::fs::write(&path, vec![1; LEN]).unwrap();
+            let file = std::fs::File::open(&path).unwrap();
+            std::fs::remove_file(&path).unwrap();
+            crate::run(|| {
+                let (ours, mut theirs) = crate::net::UnixStream::pair().unwrap();
+                let reader = crate::spawn(move || theirs.read_to_end(&mut Vec::new()));
+                let mut limit = getrlimit(Resource::Nofile);
+                limit.current = Some(4);
+                setrlimit(Resource::Nofile, limit).unwrap();
+                file.sync_all().unwrap();
+                rustix::fs::fadvise(&file, 0, None, Advice::DontNeed).unwrap();
+                if !matches!(in_memory(file.as_fd(), 0, LEN as u64), Ok(false)) {
+                    println!("skipped: the filesystem of {} keeps files in memory", path.display());
+                }
+                assert_eq!(sendfile(&file, 0, LEN as u64, &ours).unwrap(), LEN as u64);
+                drop(ours);
+                assert_eq!(reader.join().unwrap().unwrap(), LEN);
+            });
+        });
+        if let Some(child) = child {
+            let said = String::from_utf8_lossy(&child.stdout);
+            assert!(
+                child.status.success(),
+                "{said}{}",
+                String::from_utf8_lossy(&child.stderr)
+            );
+            said.lines()
+                .filter(|line| line.starts_with("skipped: "))
+                .for_each(|line| println!("{line}"));
+        }
     }
 
     /// The parts of a response to `Range: bytes=900-999,0-99` come in the client's order.
