@@ -5,6 +5,9 @@
 //! others. A cached edge would be wrong here, because other code may read the same description. The descriptor's flags
 //! are never touched.
 //!
+//! An event wakes all waits of its descriptor, and each wait that goes on looks at all of them to arm the descriptor. So n waits for one
+//! descriptor cost O(n²) an event. Waits for one descriptor are meant to be few.
+//!
 //! # Protocol
 //! All of a table is under its one lock, which is taken after the lock of the driver's poller if both are needed.
 //! Wakers are woken and dropped without the lock, because they may run anybody's code.
