@@ -80,6 +80,7 @@ mod tests {
         }
         works.store(false, Ordering::SeqCst);
         watch.until_it_waits();
+        assert!(watch.sleeps(), "it waits for the release");
         assert!(!thread.is_finished());
         release.send(()).unwrap();
         thread.join().unwrap();

@@ -7,7 +7,8 @@
 //! woken for nothing, and joins the list again before it suspends the next time.
 //!
 //! A poller that refuses the socket wakes the whole list, because each of its readers has to hear of that. So after a refusal this
-//! fiber leaves the list, and joins it again after a while: otherwise no suspension would last.
+//! fiber leaves the list, and joins it again at its first suspension that comes a while after: otherwise no suspension would last. A suspension
+//! that has begun meanwhile does not hear of the end.
 
 use std::cell::{Cell, RefCell};
 use std::io;

@@ -1,4 +1,4 @@
-//! `read_at`: bytes of a file into memory, without the worker ever waiting for the disk.
+//! `read_at`: bytes of a file into memory, without the worker waiting for the disk, unless the process has no descriptor left for the pool.
 
 use std::io;
 use std::os::fd::AsFd;

@@ -1,4 +1,4 @@
-//! `sendfile`: bytes of a file into a stream, without the worker ever waiting for the disk.
+//! `sendfile`: bytes of a file into a stream, without the worker waiting for the disk, unless the process has no descriptor left for the pool.
 //!
 //! sendfile(2) into a non-blocking socket still blocks on pages that are not in memory. So the bytes go in chunks.
 //! Before each chunk, its ends and a few bytes between are read with `RWF_NOWAIT`. A thread of the pool for blocking

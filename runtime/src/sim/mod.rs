@@ -69,7 +69,7 @@
 //! # The model
 //!
 //! A connection delivers bytes in order or breaks. A lost segment is sent again after 0.2 s, then 0.4 s and so on, and the connection
-//! fails with `TimedOut` after 15 losses. A connect is tried for about a minute. A closed end that has unread bytes resets the
+//! fails with `TimedOut` after 15 losses. A connect is tried for about a minute, and its answer for another. A closed end that has unread bytes resets the
 //! connection, as on Linux. Nothing is known of a host without power until it is up again and resets what it does not know.
 //! The model leaves out congestion, keepalive, urgent data, fragments, IPv6 beyond `[::]` and `[::1]`.
 //!

@@ -426,7 +426,8 @@ impl Host {
         yield_now();
     }
 
-    /// Starts a host that has crashed or was killed: its body runs again. Has no effect on one that is up, even if its body has returned.
+    /// Starts a host that has crashed or was killed: its body runs again. Has no effect on one that was not stopped, even if its body has
+    /// returned.
     ///
     /// # Suspends
     ///

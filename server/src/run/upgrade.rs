@@ -109,7 +109,7 @@ impl Upgrading {
         say.info(format_args!("upgrade: process {id} is ready, and takes over"));
         for kept in &self.kept {
             say.info(format_args!(
-                "upgrade: {kept} closes at the end of the handover: this process could not open it again if the new one failed"
+                "upgrade: {kept} stays open until the end of the handover: this process could not open it again if the new one failed"
             ));
         }
         let (outcome, requests) = (Arc::clone(&self.outcome), Arc::clone(requests));

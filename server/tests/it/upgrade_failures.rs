@@ -259,7 +259,7 @@ fn a_socket_of_systemd_and_a_port_of_the_system_are_kept_until_the_handover_is_o
     let said = sites.0.said();
     for kept in ["systemd:web", "127.0.0.2:0"] {
         assert!(
-            said.contains(&format!("upgrade: {kept} closes at the end of the handover")),
+            said.contains(&format!("upgrade: {kept} stays open until the end of the handover")),
             "{said}"
         );
     }

@@ -153,7 +153,7 @@ impl Stream {
     ///
     /// # Suspends
     ///
-    /// Never.
+    /// Never, unless the server's [`Resolver`](crate::Resolver) does in the handshake.
     ///
     /// # Errors
     ///
@@ -167,7 +167,7 @@ impl Stream {
     ///
     /// # Suspends
     ///
-    /// Never.
+    /// Never, unless the server's [`Resolver`](crate::Resolver) does in the handshake.
     ///
     /// # Errors
     ///

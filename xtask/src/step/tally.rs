@@ -65,7 +65,7 @@ impl Tally {
     }
 
     /// The output of the current program is over, and its last result is its own. A harness that a test had run was killed before its
-    /// result if that one was not taken for it.
+    /// result if that one was not taken for it. A program that has died itself has no result; it counts as broken besides.
     fn end(&mut self) {
         if let Some(result) = self.last.take() {
             self.add(&result);

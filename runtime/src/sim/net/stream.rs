@@ -539,21 +539,17 @@ impl Net {
             return;
         };
         let (peer_host, is_full) = (stream.peer_host, stream.outstanding >= stream.room);
-        if self.is_cut(peer_host, host) {
-            // A sender that has no room left asks for it as often as it sends a segment. Any other learns of the room from the next answer.
-            return match attempt >= SENDS && is_full {
+        // A sender that has no room left asks for it as often as it sends a segment. Any other waits for none: it learns of it at once, where
+        // TCP would tell it with the next answer.
+        if is_full && self.is_cut(peer_host, host) {
+            return match attempt >= SENDS {
                 true => self.fail(sender, Errno::TIMEDOUT),
-                false if attempt >= SENDS => self.take_credit(sender, count),
                 false => self.schedule(
                     self.now + again_after(attempt),
                     Event::Credit(sender, count, attempt + 1),
                 ),
             };
         }
-        self.take_credit(sender, count);
-    }
-
-    fn take_credit(&mut self, sender: Id, count: usize) {
         let Some((_, stream)) = self.stream(sender) else { return };
         stream.outstanding = stream.outstanding.saturating_sub(count);
         if stream.phase == Phase::Open {

@@ -8,7 +8,7 @@ use crate::bench::rows::proxy::{backend, behind_haproxy, behind_nginx};
 use crate::bench::rows::{BELOW, HELLO, Row, Sample, contestant, file, site};
 use crate::bench::server::Server;
 
-/// What a row says of a run.
+/// The figure of a run that a row shows.
 #[derive(Clone, Copy)]
 struct Figure {
     name: &'static str,
