@@ -2,8 +2,8 @@
 //! serves all the same.
 //!
 //! Each served folder is looked through to a bounded depth and number of entries, so a large one does not hold up
-//! `osier check`. A folder is closed if the file denies access to all of it. A rule for some of its files only, and a rule
-//! of `mod_rewrite`, are not understood.
+//! `osier check`. A folder is closed if the file denies access to all of it. A rule for some of its files only, and one
+//! that rewrites requests, are not understood.
 
 use std::collections::VecDeque;
 use std::fs;

@@ -15,7 +15,7 @@ use rustix::net::{SocketAddrAny, SocketAddrUnix};
 use super::balance::BackendOptions;
 use super::counts::{Counts, Latency};
 use super::health::Health;
-use super::names::Names;
+use super::names::{Names, within};
 use super::per_worker::CachePadded;
 use super::pick::hash;
 use super::shelves::Shelves;
@@ -392,14 +392,6 @@ impl Backend {
         self.names.doubt(osier::time::coarse_now());
         Err(last)
     }
-}
-
-/// Runs a call that has no timeout of its own within `limit`, if this is a fiber.
-pub(super) fn within<T>(limit: Duration, call: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
-    if osier::fiber::current().is_none() {
-        return call();
-    }
-    osier::timeout(limit, call).unwrap_or_else(|elapsed| Err(io::Error::new(io::ErrorKind::TimedOut, elapsed)))
 }
 
 #[cfg(test)]
