@@ -241,12 +241,17 @@ fn listen(address: &str) -> String {
     format!("[[listen]]\naddress = \"{address}\"\n")
 }
 
+/// An address that an old process does not keep. It keeps one whose port the system has chosen.
+fn free_port() -> SocketAddr {
+    TcpListener::bind("127.0.0.4:0").unwrap().local_addr().unwrap()
+}
+
 #[test]
 fn addresses_that_the_new_process_does_not_have_are_free_while_the_old_one_ends_its_requests() {
     let backend = TcpListener::bind("127.0.0.1:0").unwrap();
     let (one, gone) = (
         listen("127.0.0.1:0"),
-        [listen("127.0.0.2:0"), listen("unix:socket")].concat(),
+        [listen(&free_port().to_string()), listen("unix:socket")].concat(),
     );
     let text = format!("workers = 2\n{}{one}{gone}", with_backend(&backend, ""));
     let mut sites = Serving::start(&text);
@@ -284,7 +289,7 @@ fn addresses_that_the_new_process_does_not_have_are_free_while_the_old_one_ends_
 #[test]
 fn an_address_is_free_although_a_process_before_the_last_one_has_had_it() {
     let backend = TcpListener::bind("127.0.0.1:0").unwrap();
-    let (one, gone) = (listen("127.0.0.1:0"), listen("127.0.0.2:0"));
+    let (one, gone) = (listen("127.0.0.1:0"), listen(&free_port().to_string()));
     let text = format!("workers = 2\n{}{one}{gone}", with_backend(&backend, ""));
     let mut sites = Serving::start(&text);
     let old = sites.0.addresses[1];
