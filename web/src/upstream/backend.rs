@@ -348,6 +348,11 @@ impl Backend {
         Ok(stream.into())
     }
 
+    /// Why the last lookup of its name has left old addresses in use. Told once.
+    pub(super) fn take_lookup_failure(&self) -> Option<io::Error> {
+        self.names.take_failure()
+    }
+
     /// The addresses of its name.
     fn addrs(&self, host: &str, limit: Duration) -> io::Result<Arc<[SocketAddr]>> {
         let look_up = || host.to_socket_addrs().map(Iterator::collect);
@@ -374,11 +379,15 @@ impl Backend {
     fn dial_tcp(&self, host: &str, limit: Duration, began: Instant) -> io::Result<TcpStream> {
         let addrs = self.addrs(host, limit)?;
         let mut last = io::Error::new(io::ErrorKind::NotFound, format!("{host} has no address"));
-        for addr in addrs.iter() {
+        for (tried, addr) in addrs.iter().enumerate() {
             let left = limit.saturating_sub(osier::time::now().saturating_duration_since(began));
             if left.is_zero() {
                 last = io::ErrorKind::TimedOut.into();
-                break;
+                match tried {
+                    // The lookup has taken all the time. That says nothing about the addresses.
+                    0 => return Err(last),
+                    _ => break,
+                }
             }
             match TcpStream::connect_timeout(addr, left) {
                 Ok(stream) => {

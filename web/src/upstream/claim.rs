@@ -262,6 +262,16 @@ impl Claim {
         &self.upstream.backends[self.backend]
     }
 
+    /// Called after a connection was tried. Logs that old addresses of the backend are in use because its name was not found.
+    pub(super) fn has_dialed(&self) {
+        if let Some(error) = self.backend().take_lookup_failure() {
+            let label = &self.backend().label;
+            self.upstream.log(format_args!(
+                "looking up {label} failed, and its old addresses stay: {error}"
+            ));
+        }
+    }
+
     /// Counts a failure, and logs it if it puts the backend out.
     pub(super) fn failed(&self, kind: FailureKind, why: &dyn fmt::Display) {
         let inner = &self.upstream;

@@ -447,7 +447,9 @@ impl Inner {
         {
             return Ok(Lease::new(claim, transport, true));
         }
-        match backend.dial(self.connect_timeout, deadline) {
+        let dialed = backend.dial(self.connect_timeout, deadline);
+        claim.has_dialed();
+        match dialed {
             Ok(transport) => Ok(Lease::new(claim, transport, false)),
             Err(error) => Err((claim, error)),
         }

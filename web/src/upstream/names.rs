@@ -29,6 +29,10 @@ struct Known {
     addrs: Arc<[SocketAddr]>,
     /// Time of the next lookup.
     until: Option<Instant>,
+    /// None of the addresses could be connected to since the last lookup began.
+    is_doubted: bool,
+    /// Why a lookup has left the old addresses in use, if nobody was told of it.
+    failure: Option<io::Error>,
 }
 
 impl Names {
@@ -50,8 +54,8 @@ impl Names {
     }
 
     /// Returns the cached addresses, or the result of `look_up`. If the lookup fails, or takes longer
-    /// than `limit`, the old addresses stay in use. If there are any, the lookup has half of `limit`:
-    /// the other half is left for a connection to them.
+    /// than `limit`, the old addresses stay in use. If there are any that are not doubted, the lookup
+    /// has half of `limit`: the other half is left for a connection to them.
     ///
     /// # Suspends
     ///
@@ -60,7 +64,8 @@ impl Names {
     ///
     /// # Cancellation
     ///
-    /// The next caller looks the name up.
+    /// A caller one second later looks the name up. The cancelled lookup still has its thread, so clients that leave at once
+    /// must not begin one after another.
     pub(super) fn addrs(
         &self,
         now: Instant,
@@ -70,14 +75,17 @@ impl Names {
         if let Some(addrs) = self.known_at(now) {
             return Ok(addrs);
         }
-        let old = {
+        let (old, is_doubted) = {
             let mut known = self.lock();
             if !known.addrs.is_empty() {
                 known.until = now.checked_add(self.every);
             }
-            known.addrs.clone()
+            (known.addrs.clone(), std::mem::take(&mut known.is_doubted))
         };
-        let limit = if old.is_empty() { limit } else { limit / 2 };
+        let limit = match old.is_empty() || is_doubted {
+            true => limit,
+            false => limit / 2,
+        };
         let unlooked = Unlooked { names: self, now };
         let found = within(limit, look_up);
         if !matches!(&found, Err(error) if osier::Cancelled::is(error)) {
@@ -91,8 +99,16 @@ impl Names {
                 Ok(addrs)
             }
             Err(error) if osier::Cancelled::is(&error) || old.is_empty() => Err(error),
-            Err(_) => Ok(old),
+            Err(error) => {
+                self.lock().failure = Some(error);
+                Ok(old)
+            }
         }
+    }
+
+    /// Why the last lookup has left the old addresses in use. Told once.
+    pub(super) fn take_failure(&self) -> Option<io::Error> {
+        self.lock().failure.take()
     }
 
     /// The known addresses, however old. While there are none, the first caller calls `find`, which calls [`Names::addrs`], and all
@@ -119,6 +135,7 @@ impl Names {
         let mut known = self.lock();
         let soon = now.checked_add(DOUBTED);
         known.until = known.until.min(soon);
+        known.is_doubted = true;
     }
 
     fn lock(&self) -> MutexGuard<'_, Known> {
@@ -143,7 +160,7 @@ struct Unlooked<'n> {
 impl Drop for Unlooked<'_> {
     fn drop(&mut self) {
         let mut known = self.names.lock();
-        known.until = known.until.min(Some(self.now));
+        known.until = known.until.min(self.now.checked_add(DOUBTED));
     }
 }
 
@@ -271,21 +288,28 @@ mod tests {
             };
             assert_eq!(ask(0), (Err(io::ErrorKind::TimedOut), 4), "there are none");
             assert_eq!(scene.used(1, Ok(1)), Ok(1));
+            assert!(scene.names.take_failure().is_none());
             assert_eq!(ask(40_000), (Ok(1), 2));
+            assert!(scene.names.take_failure().is_some() && scene.names.take_failure().is_none());
             assert_eq!(ask(69_999), (Ok(1), 0), "not asked for again at once");
             assert_eq!(scene.used(70_000, Ok(2)), Ok(2));
+            // What nobody could connect to gets no part of the time.
+            scene.names.doubt(scene.at(70_000));
+            assert_eq!(ask(71_000), (Ok(2), 4));
+            assert_eq!(ask(101_000), (Ok(2), 2), "not doubted since");
         });
     }
 
     #[test]
-    fn a_client_that_leaves_during_a_lookup_postpones_none() {
+    fn a_client_that_leaves_during_a_lookup_postpones_the_next_by_a_second() {
         on_clock(|| {
             let scene = Scene::new();
             assert_eq!(scene.used(0, Ok(1)), Ok(1));
             let now = scene.at(40_000);
             let left = osier::timeout(Duration::from_secs(1), || scene.names.addrs(now, LIMIT, never_answers));
             assert!(left.is_err(), "it has left");
-            assert_eq!(scene.used(40_001, Ok(2)), Ok(2));
+            assert_eq!(scene.used(40_999, Ok(2)), Ok(1), "not at once: its lookup goes on");
+            assert_eq!(scene.used(41_000, Ok(2)), Ok(2));
         });
     }
 

@@ -81,6 +81,7 @@ pub(in crate::upstream) fn reach(claim: Claim, limit: Duration, kept: bool) -> R
         }
         let dialing = pool.begin();
         let dialed = backend.dial_http(limit);
+        claim.has_dialed();
         backend.chooses_http1.store(matches!(dialed, Ok((_, false))), Relaxed);
         return match dialed {
             Ok((transport, false)) => Ok(Reach::Bytes(claim, transport, false)),
