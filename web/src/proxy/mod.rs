@@ -378,6 +378,7 @@ impl Proxy {
             Ok(target) => target,
             Err(response) => return response.into(),
         };
+        self.take_choice(request);
         match exchange::sender(&self.0, request) {
             Ok(Some(mut sender)) => self.pass(request, &target, &mut sender),
             Ok(None) => {
@@ -387,6 +388,7 @@ impl Proxy {
                         Ok(body) => body,
                         Err(failed) => return failed.into_response().into(),
                     };
+                    proxy.take_choice(request);
                     // The same as before, but it cannot be kept with a request that rests.
                     match exchange::target(&proxy.0, request) {
                         Ok(target) => {
@@ -412,12 +414,16 @@ impl Proxy {
         })
     }
 
-    /// Runs a part of an exchange, as long as the client stays.
-    fn run(&self, request: &mut Request<'_>, part: impl FnOnce(&mut Request<'_>) -> Passed) -> Answer {
-        // Each part may write the head of the request, and fields that were removed during another one are there again.
+    /// Each part of an exchange begins so: it may write the head of the request, and fields that were removed during another one are there
+    /// again. A sender made later keeps them out of the trailer, too.
+    fn take_choice(&self, request: &mut Request<'_>) {
         if self.0.internal.is_some() {
             internal::take_choice(request);
         }
+    }
+
+    /// Runs a part of an exchange, as long as the client stays.
+    fn run(&self, request: &mut Request<'_>, part: impl FnOnce(&mut Request<'_>) -> Passed) -> Answer {
         let (mut part, mut silent) = (Some(part), None);
         let response = while_client_stays(request, &mut |request| match part.take().map(|part| part(request)) {
             Some(Passed::Response(response)) => response,
@@ -442,6 +448,7 @@ impl Proxy {
         Answer::after_wait(Activity::Network, silent.bytes(), async move {
             let waited = silent.head_arrives().await;
             let go_on: GoOn = Box::new(move |request| {
+                proxy.take_choice(request);
                 proxy.run(request, |request| exchange::go_on(&proxy.0, request, *silent, waited))
             });
             go_on

@@ -16,9 +16,11 @@ use osier_http::{BodyLength, CHUNK_END, ChunkHead, LAST_CHUNK};
 use super::forwarded;
 use crate::body::spool::Spool;
 use crate::conn::buffers;
+use crate::conn::log::id;
 use crate::conn::trailers::Trailers;
 use crate::conn::transport::Transport;
 use crate::request::changes::is_same_name;
+use crate::request::trace;
 use crate::upstream::carrier::Carrier;
 #[cfg(feature = "h2")]
 use crate::upstream::carrier::Stream;
@@ -52,7 +54,7 @@ pub(super) struct Sender {
     chunked: bool,
     /// The trailer of the body, once that has been read to its end.
     trailers: Trailers,
-    /// Names of fields that code before the proxy has removed or set. The trailer has none of them.
+    /// Names of fields that code before the proxy, or the proxy, has removed or set. The trailer has none of them.
     decided: Vec<String>,
     /// The body has been read to its end.
     read_all: bool,
@@ -118,8 +120,8 @@ impl Sender {
     /// Makes the sender of a request.
     pub(super) fn of(request: &Request<'_>) -> Sender {
         let mut sender = Sender::new(request.head.body());
-        if !sender.read_all {
-            sender.decided = request.changes.names();
+        if request.may_have_trailer() {
+            sender.decided = decided(request);
         }
         sender
     }
@@ -364,6 +366,18 @@ impl Sender {
         self.whole = (is_first && self.read_all).then_some(self.sent);
         Ok(())
     }
+}
+
+/// The names of the fields that the head has otherwise than the client has sent them.
+fn decided(request: &Request<'_>) -> Vec<String> {
+    let mut names = request.changes.names();
+    if request.forwarded_id().is_some() {
+        names.push(id::FIELD.to_owned());
+    }
+    if request.trace().is_some() {
+        names.extend([trace::PARENT, trace::STATE].map(str::to_owned));
+    }
+    names
 }
 
 impl Drop for Sender {

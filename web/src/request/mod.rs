@@ -261,7 +261,9 @@ impl<'a> Request<'a> {
     ) -> io::Result<()> {
         let mut added = added.into_iter().peekable();
         let is_removed = |name: &str| removed.iter().any(|removed| is_same_name(name, removed.as_ref()));
-        if added.peek().is_none() && !self.headers().any(|(name, _)| is_removed(name)) {
+        // A trailer must not bring what is removed, also if the head lacks it.
+        let has_removed = || self.may_have_trailer() || self.headers().any(|(name, _)| is_removed(name));
+        if added.peek().is_none() && !has_removed() {
             return Ok(());
         }
         let added = added.map(|(name, value)| (name.into(), value.into())).collect();
@@ -269,6 +271,14 @@ impl<'a> Request<'a> {
         let head = self.changes.fields(self.head, removed, added);
         self.head = head.map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
         Ok(())
+    }
+
+    /// Whether a trailer may follow the body.
+    pub(crate) fn may_have_trailer(&self) -> bool {
+        match self.head.body() {
+            osier_http::BodyLength::Chunked => true,
+            body => !body.is_empty() && self.version() >= Version::HTTP_2,
+        }
     }
 
     /// Calls `run` with the fields replaced as [`replace_headers`](Request::replace_headers) does. Code after it sees the target and

@@ -600,9 +600,13 @@ fn a_trailer_has_no_field_that_code_before_the_proxy_has_removed_or_set() {
             buffer,
             ..Options::default()
         });
+        let proxy = proxy.on_internal(|_, _| Response::new(StatusCode::NOT_FOUND));
         let site = site(Router::new().fallback(move |request: &mut Request<'_>| {
+            request.start_trace(false, false);
             let set = request.replace_headers(&["x-user", "x-role"], [("x-role", "guest"), ("x-id", "1")]);
             set.expect("valid fields");
+            let nothing: [(&str, &str); 0] = [];
+            request.replace_headers(&["x-only"], nothing).expect("valid fields");
             proxy.answer(request)
         }));
         // At once, and after the head.
@@ -612,7 +616,8 @@ fn a_trailer_has_no_field_that_code_before_the_proxy_has_removed_or_set() {
             if pause {
                 std::thread::sleep(std::time::Duration::from_millis(50));
             }
-            client.send("1\r\nx\r\n0\r\nX-User: evil\r\nX_Role: admin\r\nX-ID: 2\r\nX-Sum: 9\r\n\r\n");
+            client.send("1\r\nx\r\n0\r\nX-User: evil\r\nX_Role: admin\r\nX-ID: 2\r\nX-Only: 3\r\nX-Sum: 9\r\n");
+            client.send("X-Accel-Mapping: /=/\r\nX_Sendfile_Type: x\r\ntraceparent: x\r\n\r\n");
             assert_eq!(
                 client.reply().text(),
                 "1,x,0,x-sum: 9",
