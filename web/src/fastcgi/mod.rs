@@ -91,7 +91,7 @@ use crate::lock;
 use crate::request::path_and_query;
 use crate::upstream::attempt::{Failed, Unanswered, is_idempotent};
 use crate::upstream::client::while_client_stays;
-use crate::upstream::{Builder, Lease, Unavailable, Upstream};
+use crate::upstream::{Builder, Lease, Unavailable, Unreached, Upstream};
 use crate::{Address, Answer, Handler, IntoResponse, Request, Response};
 
 /// The longest body that is sent together with the parameters in one call, in bytes.
@@ -503,6 +503,10 @@ impl FastCgi {
                 redirect => redirect,
             },
             Err(Unanswered::Unavailable(Unavailable::Cancelled(error))) => Outcome::Response(error.into_response()),
+            Err(Unanswered::Unavailable(unavailable @ Unavailable::Connect { .. })) => {
+                let response = Response::plain(unavailable.status());
+                Outcome::Response(response.because(Unreached(unavailable.to_string())))
+            }
             Err(Unanswered::Unavailable(unavailable)) => Outcome::Response(fail(unavailable.status(), &unavailable)),
             Err(Unanswered::Failed(failure)) => Outcome::Response(refuse(failure)),
         }

@@ -8,7 +8,7 @@ use http::StatusCode;
 use osier::Cancelled;
 
 use super::Settings;
-use crate::upstream::Unavailable;
+use crate::upstream::{Unavailable, Unreached};
 use crate::{IntoResponse, Response};
 
 /// Why there is no response to pass on.
@@ -67,7 +67,11 @@ impl Failure {
                 } else {
                     format!("upstream {name}: ")
                 };
-                format!("{upstream}{unavailable}").into()
+                let line = format!("{upstream}{unavailable}");
+                match unavailable {
+                    Unavailable::Connect { .. } => Unreached(line).into(),
+                    _ => line.into(),
+                }
             }
             Failure::Backend(backend, why) => {
                 let label = settings.upstream.label(backend);

@@ -79,6 +79,7 @@ pub use check::Check;
 pub use counts::Latency;
 pub use lease::Lease;
 pub use unavailable::Unavailable;
+pub(crate) use unavailable::Unreached;
 
 /// A named group of equivalent backends. Clones share it.
 ///

@@ -71,6 +71,18 @@ impl error::Error for Unavailable {
     }
 }
 
+/// The line for the log about a backend that could not be connected to. A cache knows by it that no client has provoked the error.
+#[derive(Debug)]
+pub(crate) struct Unreached(pub(crate) String);
+
+impl fmt::Display for Unreached {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl error::Error for Unreached {}
+
 /// Keeps the error of a cancellation, and the kind of a timeout or a connection error.
 impl From<Unavailable> for io::Error {
     fn from(unavailable: Unavailable) -> io::Error {

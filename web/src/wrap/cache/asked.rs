@@ -47,7 +47,7 @@ impl Asked {
                 asked.bypass = Some("request");
             }
         }
-        // A fetch would compare each of its names with each field. The proxy refuses such a request.
+        // A fetch would compare each of its names with each field. The proxy refuses such a request, and other handlers answer it.
         let lists_too_many = forwarded::lists_too_many(request.head.connection_names_others(), request.headers());
         if lists_too_many || request.head.upgrade().is_some() || request.body.announced() != Some(0) {
             asked.bypass = Some("bypass");

@@ -30,7 +30,6 @@ use osier_http::{BodyDecoder, BodyLength, FieldLines, Head, HeaderError, Limits,
 
 use super::asked::has_credentials;
 use super::audience::Place;
-use super::directives::RequestDirectives;
 use super::entry::{Entry, Meta, Stored};
 use super::fill::{Bytes, Fill};
 use super::flight::{Flight, Outcome};
@@ -50,6 +49,7 @@ use crate::request::Marks;
 use crate::request::changes::Changes;
 use crate::request::path_and_query;
 use crate::request::state::States;
+use crate::upstream::Unreached;
 use crate::{Body, Request, RequestBody, Response};
 
 /// Most bytes of interim responses, which no client gets.
@@ -86,6 +86,8 @@ pub struct Job {
     particular: Box<[u8]>,
     stale: Option<Arc<Entry>>,
     has_credentials: bool,
+    /// The request says `no-cache`, so that it is never answered without a fetch.
+    is_forced: bool,
     target: String,
     /// The target that the client has sent, where code before the cache has set `target`.
     sent: Option<String>,
@@ -122,6 +124,7 @@ impl Job {
             particular: wanted.particular.into(),
             stale: stale.cloned(),
             has_credentials: has_credentials(request, &cache.options),
+            is_forced: false,
             target: path_and_query(request.head),
             sent: request.rewritten_from().map(path_and_query),
             host: request.host().unwrap_or_default().to_owned(),
@@ -149,6 +152,12 @@ impl Job {
         self
     }
 
+    /// The same fetch. `is_forced` says whether the request has `no-cache`, which a client can hide from `fields` by its `Connection`.
+    pub fn forced(mut self, is_forced: bool) -> Job {
+        self.is_forced = is_forced;
+        self
+    }
+
     /// Begins the fetch. A response that is for this client alone is in the returned place when the flight has ended.
     pub fn begin(self) -> Hand {
         let hand = Rc::clone(&self.hand);
@@ -158,7 +167,12 @@ impl Job {
     }
 
     fn run(self) {
-        let validated = self.stale.as_ref().filter(|stale| stale.meta.has_validator());
+        // Credentials make a 304 useless for a response that may not be shared with them: the handler would be asked a second time.
+        let may_be_shared = |meta: &Meta| Facts::of(&meta.fields).directives.allow_sharing();
+        let validated = self
+            .stale
+            .as_ref()
+            .filter(|stale| stale.meta.has_validator() && (!self.has_credentials || may_be_shared(&stale.meta)));
         match self.ask(validated.map(|stale| &*stale.meta)) {
             Ok(()) => {}
             Err(Again) => drop(self.ask(None)),
@@ -366,28 +380,27 @@ impl Job {
         let Some(stale) = stale.filter(|stale| stale.meta.freshness.covers_error(stale.meta.age(now))) else {
             return false;
         };
+        let may_be_provoked = self.may_be_provoked(status, response);
         log_covered(&self.worker, ("GET", &self.target), response);
-        let mark = match self.may_be_provoked(status, response) {
+        let mark = match may_be_provoked {
             true => Mark::Unchanged,
             false => Mark::Failing,
         };
         self.store().land(&self.flight, mark);
-        self.flight.end(Outcome::Stale(Arc::clone(stale), status.as_u16()));
+        self.flight.end(Outcome::Stale {
+            entry: Arc::clone(stale),
+            status: status.as_u16(),
+            may_be_provoked,
+        });
         true
     }
 
-    /// Whether an error may be due to this one client: it has credentials, or it has forced the fetch, or the backend may dislike its cookie.
+    /// Whether an error may be due to this one client: it has forced the fetch, or the backend may dislike its credentials or its cookie.
     /// Such an error keeps nobody else from asking. A client that provokes errors by other fields has to be the first to ask each time.
     fn may_be_provoked(&self, status: StatusCode, response: &Response) -> bool {
-        let is_unavailable = !response.of_backend && matches!(status.as_u16(), 503 | 504);
-        self.has_credentials || self.is_forced() || (self.has_cookie() && !is_unavailable)
-    }
-
-    /// Whether the request says `no-cache`, so that it is never answered without a fetch.
-    fn is_forced(&self) -> bool {
-        let lines = self.fields.iter();
-        let lines = lines.filter(|(name, _)| name.eq_ignore_ascii_case("cache-control"));
-        self.cache.options.obey_client && RequestDirectives::read(lines.map(|(_, value)| value)).no_cache
+        let is_unreached = || response.cause.as_ref().is_some_and(|cause| cause.is::<Unreached>());
+        let is_away = || !response.of_backend && (matches!(status.as_u16(), 503 | 504) || is_unreached());
+        self.is_forced || ((self.has_credentials || self.has_cookie()) && !is_away())
     }
 
     /// Whether and how long a response may be stored.
@@ -556,12 +569,16 @@ impl Job {
 /// Logs an error that a stored response takes the place of. Neither the access log nor the counters of the upstream tell of it.
 pub fn log_covered(worker: &Worker, (method, target): (&str, &str), response: &mut Response) {
     let log = |text: fmt::Arguments<'_>| worker.server.log(&record::Record::new(record::Level::Warning, text));
+    let who = match response.of_backend {
+        true => "the backend",
+        false => "the handler",
+    };
     match response.cause.take() {
         Some(cause) => log(format_args!(
             "{method} {target} failed: {cause}; a stored response is sent"
         )),
         None => log(format_args!(
-            "{method} {target} failed: the backend has answered {}; a stored response is sent",
+            "{method} {target} failed: {who} has answered {}; a stored response is sent",
             response.status.as_u16()
         )),
     }

@@ -28,7 +28,12 @@ pub enum Outcome {
         is_stored: bool,
     },
     /// An error with this status. The stale response takes its place.
-    Stale(Arc<Entry>, u16),
+    Stale {
+        entry: Arc<Entry>,
+        status: u16,
+        /// The error may be due to the one request that began the fetch. Those that waited ask again.
+        may_be_provoked: bool,
+    },
     /// A response for the one request alone that began the fetch.
     Pass,
     /// An error of this server with this status: no backend has answered. The requests that waited share a 503 or a

@@ -104,7 +104,8 @@ fn is_particular(name: &str) -> bool {
 }
 
 /// Whether a field has the address of the client, so that nearly every client would have responses of its own. A response that varies by it
-/// is not stored. `X-Original-Forwarded-For` is that of an ingress with nginx, which sets `X-Forwarded-For` itself.
+/// is not stored. `X-Original-Forwarded-For` is that of an ingress with nginx, which sets `X-Forwarded-For` itself. The proxy makes
+/// `X-Forwarded-For` anew for clients that it does not trust, and passes that of the ingress as any client sends it.
 pub fn names_client(name: &str) -> bool {
     ["x-forwarded-for", "x-original-forwarded-for"]
         .into_iter()

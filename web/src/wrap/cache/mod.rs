@@ -94,6 +94,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use http::StatusCode;
+use osier::Cancelled;
 
 use self::asked::Asked;
 use self::audience::{Member, Places};
@@ -374,15 +375,12 @@ impl Cache {
         if asked.directives.only_if_cached {
             return note_on(Response::plain(StatusCode::GATEWAY_TIMEOUT), Note::forwarded(why));
         }
+        let mut stale = stale.as_ref();
         // These responses are not stored, so no request waits for them.
         if !is_get || asked.has_range {
-            return match stale {
-                Some(stale) => self.direct_or_stale(request, handler, asked, &stale, why),
-                None => direct(request, handler, why),
-            };
+            return self.direct_or_stale(request, handler, asked, stale, why);
         }
         while_client_stays(request, &mut |request| {
-            let mut stale = stale.as_ref();
             for _ in 0..ROUNDS {
                 if let Some(response) = self.fetch_once(request, handler, asked, wanted, stale, why) {
                     return response;
@@ -390,22 +388,30 @@ impl Cache {
                 // Another response, or a purge, may have removed it meanwhile.
                 stale = stale.filter(|stale| self.0.store.has(stale));
             }
-            direct(request, handler, why)
+            self.direct_or_stale(request, handler, asked, stale, why)
         })
     }
 
-    /// Passes a request on to the handler, for this client alone. A stale response may take the place of an error.
+    /// Passes a request on to the handler, for this client alone. A stale response may take the place of an error, unless a purge has
+    /// removed it meanwhile.
     fn direct_or_stale(
         &self,
         request: &mut Request<'_>,
         handler: &Inside,
         asked: &Asked,
-        stale: &Entry,
+        stale: Option<&Arc<Entry>>,
         why: &'static str,
     ) -> Response {
         let mut response = handler(request);
         let (status, now) = (response.status, osier::time::coarse_now());
-        if status.is_server_error() && stale.meta.freshness.covers_error(stale.meta.age(now)) {
+        // The client has left: the backend has not failed.
+        let cause = response.cause.as_deref();
+        let is_cancelled = cause.is_some_and(|cause| Cancelled::is_cause_of(cause));
+        let covers = |stale: &&Arc<Entry>| stale.meta.freshness.covers_error(stale.meta.age(now));
+        if status.is_server_error()
+            && !is_cancelled
+            && let Some(stale) = stale.filter(covers).filter(|stale| self.0.store.has(stale))
+        {
             let note = Note::Forwarded {
                 why,
                 stored: false,
@@ -434,10 +440,10 @@ impl Cache {
     ) -> Option<Response> {
         let joined = osier::time::coarse_now();
         // The membership lasts until the response has its own.
-        let (outcome, is_follower, _member) = match self.join_fetch(request, handler, wanted, stale, joined) {
+        let (outcome, is_follower, _member) = match self.join_fetch(request, handler, asked, wanted, stale, joined) {
             Joined::Outcome(outcome, is_follower, member) => (outcome, is_follower, member),
             Joined::Response(response) => return Some(note_on(response, Note::forwarded(why))),
-            Joined::Alone => return Some(direct(request, handler, why)),
+            Joined::Alone => return Some(self.direct_or_stale(request, handler, asked, stale, why)),
         };
         let note = |stored, status| Note::Forwarded {
             why,
@@ -447,12 +453,17 @@ impl Cache {
         };
         let now = osier::time::coarse_now();
         match outcome {
-            Outcome::Pass => Some(direct(request, handler, why)),
+            Outcome::Pass => Some(self.direct_or_stale(request, handler, asked, stale, why)),
             // The error may be due to the other client's request.
             Outcome::Failed(status) if is_follower && !matches!(status.as_u16(), 503 | 504) => None,
+            Outcome::Stale {
+                may_be_provoked: true, ..
+            } if is_follower => None,
             Outcome::Failed(status) => Some(note_on(Response::plain(status), note(false, None))),
             // The other client's request may select another response than this one does.
-            Outcome::Entry { entry, .. } | Outcome::Stale(entry, _) if !entry.meta.fits(wanted.particular, request) => {
+            Outcome::Entry { entry, .. } | Outcome::Stale { entry, .. }
+                if !entry.meta.fits(wanted.particular, request) =>
+            {
                 None
             }
             // Its body has been arriving for longer than it is fresh.
@@ -467,7 +478,7 @@ impl Cache {
                 status,
                 is_stored,
             } => self.answer_by(request, handler, asked, (&entry, now), note(is_stored, status)),
-            Outcome::Stale(entry, status) => {
+            Outcome::Stale { entry, status, .. } => {
                 self.0.store.count(wanted.hash, Count::Stale);
                 self.answer_by(request, handler, asked, (&entry, now), note(false, Some(status)))
             }
@@ -483,6 +494,7 @@ impl Cache {
         &self,
         request: &mut Request<'_>,
         handler: &Inside,
+        asked: &Asked,
         wanted: Wanted<'_>,
         stale: Option<&Arc<Entry>>,
         now: Instant,
@@ -501,7 +513,8 @@ impl Cache {
         match join {
             Join::Pass => Joined::Alone,
             Join::Lead(flight, member) => {
-                let hand = Job::new(&self.0, handler, request, (&flight, wanted), stale).begin();
+                let job = Job::new(&self.0, handler, request, (&flight, wanted), stale);
+                let hand = job.forced(asked.directives.no_cache).begin();
                 let outcome = flight.wait();
                 match hand.take() {
                     Some(response) => Joined::Response(response),
