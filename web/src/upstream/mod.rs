@@ -39,6 +39,7 @@ mod h2;
 mod health;
 mod keeper;
 mod lease;
+mod limit;
 pub(crate) mod named;
 mod names;
 mod per_worker;

@@ -9,6 +9,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+use super::limit::within;
 use crate::lock;
 
 /// Time for which addresses are still used after a failed connection. Connecting fails often while
@@ -141,14 +142,6 @@ impl Names {
     fn lock(&self) -> MutexGuard<'_, Known> {
         lock(&self.known)
     }
-}
-
-/// Runs a call that has no timeout of its own within `limit`, if this is a fiber.
-pub(super) fn within<T>(limit: Duration, call: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
-    if osier::fiber::current().is_none() {
-        return call();
-    }
-    osier::timeout(limit, call).unwrap_or_else(|elapsed| Err(io::Error::new(io::ErrorKind::TimedOut, elapsed)))
 }
 
 /// A lookup that began at `now`. Dropped, it has ended without an answer, because the client that waited for it has left.

@@ -42,7 +42,7 @@ const OVERRIDES: [&str; 16] = [
     "x-url-scheme",
 ];
 
-/// The beginnings of such fields. Not those which [name a client](names_client).
+/// The beginnings of such fields. Fields that [name a client](names_client) are none of them.
 const OVERRIDES_BEGIN: [&str; 5] = [
     "x-forwarded-",
     "x-invoke-",

@@ -406,7 +406,7 @@ impl Cache {
         let (status, now) = (response.status, osier::time::coarse_now());
         // The client has left: the backend has not failed.
         let cause = response.cause.as_deref();
-        let is_cancelled = cause.is_some_and(|cause| Cancelled::is_cause_of(cause));
+        let is_cancelled = cause.is_some_and(Cancelled::is_cause_of);
         let covers = |stale: &&Arc<Entry>| stale.meta.freshness.covers_error(stale.meta.age(now));
         if status.is_server_error()
             && !is_cancelled
