@@ -267,7 +267,7 @@ impl Claim {
         if let Some(error) = self.backend().take_lookup_failure() {
             let label = &self.backend().label;
             self.upstream.log(format_args!(
-                "looking up {label} failed, and its old addresses stay: {error}"
+                "looking up {label} failed: {error}; its old addresses stay"
             ));
         }
     }

@@ -87,7 +87,11 @@ impl Names {
             true => limit,
             false => limit / 2,
         };
-        let unlooked = Unlooked { names: self, now };
+        let unlooked = Unlooked {
+            names: self,
+            now,
+            is_doubted,
+        };
         let found = within(limit, look_up);
         if !matches!(&found, Err(error) if osier::Cancelled::is(error)) {
             std::mem::forget(unlooked);
@@ -97,6 +101,8 @@ impl Names {
                 let mut known = self.lock();
                 known.addrs = addrs.clone();
                 known.until = now.checked_add(self.every);
+                // These are about the old addresses, also if another request has doubted them meanwhile.
+                (known.is_doubted, known.failure) = (false, None);
                 Ok(addrs)
             }
             Err(error) if osier::Cancelled::is(&error) || old.is_empty() => Err(error),
@@ -148,12 +154,14 @@ impl Names {
 struct Unlooked<'n> {
     names: &'n Names,
     now: Instant,
+    is_doubted: bool,
 }
 
 impl Drop for Unlooked<'_> {
     fn drop(&mut self) {
         let mut known = self.names.lock();
         known.until = known.until.min(self.now.checked_add(DOUBTED));
+        known.is_doubted |= self.is_doubted;
     }
 }
 

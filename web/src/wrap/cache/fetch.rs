@@ -375,6 +375,10 @@ impl Job {
 
     /// Ends the flight by the stale entry, if that may take the place of an error.
     fn covers_error(&self, status: StatusCode, response: &mut Response) -> bool {
+        // A purge has removed the stale one.
+        if self.flight.is_invalid() {
+            return false;
+        }
         let now = osier::time::coarse_now();
         let stale = self.stale.as_ref();
         let Some(stale) = stale.filter(|stale| stale.meta.freshness.covers_error(stale.meta.age(now))) else {
@@ -397,6 +401,7 @@ impl Job {
 
     /// Whether an error may be due to this one client: it has forced the fetch, or the backend may dislike its credentials or its cookie.
     /// Such an error keeps nobody else from asking. A client that provokes errors by other fields has to be the first to ask each time.
+    /// A backend that has not answered in time may have waited for this client's session; it counts as away all the same.
     fn may_be_provoked(&self, status: StatusCode, response: &Response) -> bool {
         let is_unreached = || response.cause.as_ref().is_some_and(|cause| cause.is::<Unreached>());
         let is_away = || !response.of_backend && (matches!(status.as_u16(), 503 | 504) || is_unreached());

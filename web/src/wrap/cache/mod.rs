@@ -125,7 +125,7 @@ pub struct Options {
     /// Cookies whose requests are passed on, and whose responses are not stored. A `*` at the end stands for any text.
     /// None by default.
     pub skip_cookies: Vec<String>,
-    /// The longest time that a request waits for the fetch of another. Default: 5 s.
+    /// The longest time that a request waits for the fetches of others. Default: 5 s.
     pub wait: Duration,
     /// Treats every request as one with `Authorization`: a function around the cache has found out who the client is,
     /// and may have told the handler. Off by default.
@@ -378,27 +378,33 @@ impl Cache {
         let mut stale = stale.as_ref();
         // These responses are not stored, so no request waits for them.
         if !is_get || asked.has_range {
-            return self.direct_or_stale(request, handler, asked, stale, why);
+            return self.direct_or_stale(request, handler, (asked, wanted), stale, why);
         }
+        let began = osier::time::coarse_now();
         while_client_stays(request, &mut |request| {
-            for _ in 0..ROUNDS {
-                if let Some(response) = self.fetch_once(request, handler, asked, wanted, stale, why) {
+            for round in 0..ROUNDS {
+                let waited = osier::time::coarse_now().saturating_duration_since(began);
+                let round = Round {
+                    is_first: round == 0,
+                    wait: self.0.options.wait.saturating_sub(waited),
+                };
+                if let Some(response) = self.fetch_once(request, handler, (asked, wanted), stale, round, why) {
                     return response;
                 }
                 // Another response, or a purge, may have removed it meanwhile.
                 stale = stale.filter(|stale| self.0.store.has(stale));
             }
-            self.direct_or_stale(request, handler, asked, stale, why)
+            self.direct_or_stale(request, handler, (asked, wanted), stale, why)
         })
     }
 
-    /// Passes a request on to the handler, for this client alone. A stale response may take the place of an error, unless a purge has
-    /// removed it meanwhile.
+    /// Passes a request on to the handler, for this client alone. A stored response may take the place of an error, where there was a stale
+    /// one: the one that is there after the error. A purge may have removed it meanwhile, and another request may have brought a newer one.
     fn direct_or_stale(
         &self,
         request: &mut Request<'_>,
         handler: &Inside,
-        asked: &Asked,
+        (asked, wanted): (&Asked, Wanted<'_>),
         stale: Option<&Arc<Entry>>,
         why: &'static str,
     ) -> Response {
@@ -407,10 +413,11 @@ impl Cache {
         // The client has left: the backend has not failed.
         let cause = response.cause.as_deref();
         let is_cancelled = cause.is_some_and(Cancelled::is_cause_of);
-        let covers = |stale: &&Arc<Entry>| stale.meta.freshness.covers_error(stale.meta.age(now));
+        let covers = |entry: &Arc<Entry>| entry.meta.freshness.covers_error(entry.meta.age(now));
         if status.is_server_error()
             && !is_cancelled
-            && let Some(stale) = stale.filter(covers).filter(|stale| self.0.store.has(stale))
+            && stale.is_some()
+            && let Some(entry) = self.0.store.look(wanted, request, now).entry.filter(covers)
         {
             let note = Note::Forwarded {
                 why,
@@ -418,10 +425,10 @@ impl Cache {
                 collapsed: false,
                 status: Some(status.as_u16()),
             };
-            if let Ok(answer) = stale.answer(request, asked, now, note) {
+            if let Ok(answer) = entry.answer(request, asked, now, note) {
                 let asked_for = (request.method(), request.target());
                 fetch::log_covered(request.body.worker(), asked_for, &mut response);
-                self.0.store.count(stale.hash, Count::Stale);
+                self.0.store.count(entry.hash, Count::Stale);
                 return answer;
             }
         }
@@ -433,18 +440,19 @@ impl Cache {
         &self,
         request: &mut Request<'_>,
         handler: &Inside,
-        asked: &Asked,
-        wanted: Wanted<'_>,
+        (asked, wanted): (&Asked, Wanted<'_>),
         stale: Option<&Arc<Entry>>,
+        round: Round,
         why: &'static str,
     ) -> Option<Response> {
         let joined = osier::time::coarse_now();
         // The membership lasts until the response has its own.
-        let (outcome, is_follower, _member) = match self.join_fetch(request, handler, asked, wanted, stale, joined) {
-            Joined::Outcome(outcome, is_follower, member) => (outcome, is_follower, member),
-            Joined::Response(response) => return Some(note_on(response, Note::forwarded(why))),
-            Joined::Alone => return Some(self.direct_or_stale(request, handler, asked, stale, why)),
-        };
+        let (outcome, is_follower, _member) =
+            match self.join_fetch(request, handler, (asked, wanted), stale, (joined, round.wait)) {
+                Joined::Outcome(outcome, is_follower, member) => (outcome, is_follower, member),
+                Joined::Response(response) => return Some(note_on(response, Note::forwarded(why))),
+                Joined::Alone => return Some(self.direct_or_stale(request, handler, (asked, wanted), stale, why)),
+            };
         let note = |stored, status| Note::Forwarded {
             why,
             stored,
@@ -453,12 +461,13 @@ impl Cache {
         };
         let now = osier::time::coarse_now();
         match outcome {
-            Outcome::Pass => Some(self.direct_or_stale(request, handler, asked, stale, why)),
+            Outcome::Pass => Some(self.direct_or_stale(request, handler, (asked, wanted), stale, why)),
             // The error may be due to the other client's request.
             Outcome::Failed(status) if is_follower && !matches!(status.as_u16(), 503 | 504) => None,
+            // One of those who have waited asks again for all of them. If all asked, a backend in trouble would have them all at once.
             Outcome::Stale {
                 may_be_provoked: true, ..
-            } if is_follower => None,
+            } if is_follower && round.is_first => None,
             Outcome::Failed(status) => Some(note_on(Response::plain(status), note(false, None))),
             // The other client's request may select another response than this one does.
             Outcome::Entry { entry, .. } | Outcome::Stale { entry, .. }
@@ -494,10 +503,9 @@ impl Cache {
         &self,
         request: &mut Request<'_>,
         handler: &Inside,
-        asked: &Asked,
-        wanted: Wanted<'_>,
+        (asked, wanted): (&Asked, Wanted<'_>),
         stale: Option<&Arc<Entry>>,
-        now: Instant,
+        (now, wait): (Instant, Duration),
     ) -> Joined {
         let Inner {
             store,
@@ -523,7 +531,7 @@ impl Cache {
             }
             Join::Follow(flight, member) => {
                 store.count(wanted.hash, Count::Collapsed);
-                match flight.wait_for(options.wait) {
+                match flight.wait_for(wait) {
                     Some(outcome) => Joined::Outcome(outcome, true, member),
                     None => Joined::Alone,
                 }
@@ -543,6 +551,14 @@ impl Cache {
         let answered = entry.answer(request, asked, now, note);
         Some(answered.unwrap_or_else(|_| direct(request, handler, "bypass")))
     }
+}
+
+/// One time that a request takes part in a fetch.
+#[derive(Clone, Copy)]
+struct Round {
+    is_first: bool,
+    /// The rest of [`Options::wait`].
+    wait: Duration,
 }
 
 /// How a request has taken part in a fetch.
