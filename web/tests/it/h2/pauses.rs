@@ -222,6 +222,7 @@ fn a_stream_whose_response_has_not_begun_keeps_no_fiber_either() {
     client.machine.reset(stream, ErrorCode::CANCEL);
     client.flush();
     eventually("it is told", || *told.lock().unwrap() == [(499, 0)]);
+    drop(go);
     eventually("the backend is free", || backend.open() == 0);
     rest(&site, first, 0);
     assert!(site.log.lock().unwrap().is_empty(), "{:?}", site.log);
