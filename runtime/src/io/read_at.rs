@@ -26,7 +26,8 @@ use crate::worker::context::{self, Caller};
 ///
 /// # Suspends
 ///
-/// While the first bytes come from the disk. Blocks the thread when called on a plain one.
+/// While the first bytes come from the disk. Blocks the thread when called on a plain one, and if the process has no descriptor left for
+/// the pool.
 ///
 /// # Cancellation
 ///

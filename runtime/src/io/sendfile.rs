@@ -94,7 +94,8 @@ impl Found {
 /// # Suspends
 ///
 /// Until the stream takes the bytes, while they come from the disk, and to [give way](crate::fiber::give_way) after each mebibyte. Blocks
-/// the thread when called on a plain one.
+/// the thread when called on a plain one, and that of a worker while it reads a piece from the disk, if the process has no descriptor left
+/// for the pool.
 ///
 /// Not promised: that it never blocks the worker when somebody has made a duplicate of the stream blocking. sendfile(2)
 /// has no flag against that.
@@ -149,7 +150,8 @@ pub fn sendfile_after(
 ///
 /// # Suspends
 ///
-/// While bytes come from the disk, and to [give way](crate::fiber::give_way) after each mebibyte.
+/// While bytes come from the disk, and to [give way](crate::fiber::give_way) after each mebibyte. Without a descriptor for the pool it blocks
+/// the thread, as [`sendfile`].
 ///
 /// # Errors
 ///

@@ -301,6 +301,41 @@ mod tests {
         });
     }
 
+    /// The port of the known address after a lookup without an answer, and the time that was left for the lookup.
+    fn unanswered(scene: &Scene, milliseconds: u64) -> (u16, Duration) {
+        let began = osier::time::now();
+        let known = scene.names.addrs(scene.at(milliseconds), LIMIT, never_answers);
+        (known.unwrap()[0].port(), osier::time::now() - began)
+    }
+
+    #[test]
+    fn new_addresses_end_the_doubt_in_the_old_ones() {
+        on_clock(|| {
+            let scene = Scene::new();
+            assert_eq!(scene.used(0, Ok(1)), Ok(1));
+            let moved = scene.names.addrs(scene.at(40_000), LIMIT, || {
+                // Another request fails at the old address meanwhile.
+                scene.names.doubt(scene.at(40_000));
+                Ok(Arc::from([SocketAddr::from(([127, 0, 0, 1], 2))]))
+            });
+            assert_eq!(moved.unwrap()[0].port(), 2);
+            assert_eq!(unanswered(&scene, 80_000), (2, LIMIT / 2));
+        });
+    }
+
+    #[test]
+    fn a_client_that_leaves_takes_no_doubt_with_it() {
+        on_clock(|| {
+            let scene = Scene::new();
+            assert_eq!(scene.used(0, Ok(1)), Ok(1));
+            scene.names.doubt(scene.at(10_000));
+            let now = scene.at(40_000);
+            let left = osier::timeout(Duration::from_secs(1), || scene.names.addrs(now, LIMIT, never_answers));
+            assert!(left.is_err(), "it has left");
+            assert_eq!(unanswered(&scene, 80_000), (1, LIMIT));
+        });
+    }
+
     #[test]
     fn a_client_that_leaves_during_a_lookup_postpones_the_next_by_a_second() {
         on_clock(|| {

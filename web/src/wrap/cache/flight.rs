@@ -31,7 +31,7 @@ pub enum Outcome {
     Stale {
         entry: Arc<Entry>,
         status: u16,
-        /// The error may be due to the one request that began the fetch. The requests that waited ask again.
+        /// The error may be due to the one request that began the fetch. The requests that waited ask once more.
         may_be_provoked: bool,
     },
     /// A response for the one request alone that began the fetch.
