@@ -286,6 +286,28 @@ fn the_backtrace_of_a_panic_ends_at_the_fibers_function() {
     }
 }
 
+/// A panic in the panic hook would abort the process.
+#[test]
+fn a_panic_whose_line_nobody_takes_ends_its_fiber_alone() {
+    const CHILD: &str = "OSIER_TEST_FULL_STDERR";
+    if std::env::var_os(CHILD).is_some() {
+        return Runtime::builder().workers(1).build().unwrap().run(|| {
+            assert!(osier::spawn(panics_here).join().is_err());
+            assert!(osier::spawn_future(async { panics_here() }).join().is_err());
+            osier::inspect::say(format_args!("a line outside of a panic"));
+        });
+    }
+    let Ok(full) = std::fs::File::options().write(true).open("/dev/full") else {
+        println!("skipped: no device here that is always full");
+        return;
+    };
+    let mut child = testkit::this_test();
+    child.args(["--exact", "a_panic_whose_line_nobody_takes_ends_its_fiber_alone", "--nocapture"]);
+    let output = child.env(CHILD, "1").stderr(full).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && text.contains("1 passed"), "{}: {text}", output.status);
+}
+
 #[inline(never)]
 fn panics_here() {
     panic!("on purpose");

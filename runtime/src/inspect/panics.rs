@@ -13,6 +13,7 @@ use osier_coro::stack::{self, Label};
 use crate::worker::context;
 use crate::worker::core::{Core, ShortId};
 use crate::worker::running::{RUNNING, VALUES};
+use crate::worker::stderr::say;
 use crate::worker::threads::lock_panic_hook;
 
 static INSTALLED: Once = Once::new();
@@ -28,7 +29,7 @@ pub(crate) fn name_the_fiber() {
         let before = panic::take_hook();
         panic::set_hook(Box::new(move |info| {
             before(info);
-            if context::running(say).is_none() {
+            if context::running(say_fiber).is_none() {
                 say_task();
             }
         }));
@@ -42,10 +43,10 @@ fn say_task() {
     }
     let name = VALUES.with(|values| values.name.borrow().clone());
     let name = name.map(|name| format!(" '{name}'")).unwrap_or_default();
-    eprintln!("osier: in task {id}{name}");
+    say(format_args!("osier: in task {id}{name}"));
 }
 
-fn say(core: &Core<'_>) {
+fn say_fiber(core: &Core<'_>) {
     let fiber = core.fiber();
     let name = fiber.name().map(|name| format!(" '{name}'")).unwrap_or_default();
     let doing = match (core.doing(), Label::at(stack::pointer()).and_then(Label::place)) {
@@ -55,7 +56,9 @@ fn say(core: &Core<'_>) {
     };
     let id = ShortId(fiber.id());
     match core.extra_if_any().and_then(|extra| extra.frames.panics_because()) {
-        Some(reason) => eprintln!("osier: in fiber {id}{name}{doing}, while it was cancelled: {reason}"),
-        None => eprintln!("osier: in fiber {id}{name}{doing}"),
+        Some(reason) => say(format_args!(
+            "osier: in fiber {id}{name}{doing}, while it was cancelled: {reason}"
+        )),
+        None => say(format_args!("osier: in fiber {id}{name}{doing}")),
     }
 }

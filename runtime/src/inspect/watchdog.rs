@@ -16,6 +16,7 @@ use crate::worker::core::ShortId;
 use crate::worker::desk::{Desk, NOTHING, TASK};
 use crate::worker::remote::{self, Remote, RemoteSlot};
 use crate::worker::service::start_service;
+use crate::worker::stderr::say;
 
 /// The most waiters for a lock that a report names.
 const WAITERS_LISTED: usize = 8;
@@ -53,7 +54,11 @@ pub(crate) fn limit_of_environment() -> Option<Option<Duration>> {
     let text = std::env::var_os("OSIER_WATCHDOG")?;
     let limit = text.to_str().and_then(|text| read_limit(text.trim()));
     if limit.is_none() {
-        REPORTED.call_once(|| eprintln!("osier: OSIER_WATCHDOG is {text:?}, which is ignored: write 1s, 500ms or off"));
+        REPORTED.call_once(|| {
+            say(format_args!(
+                "osier: OSIER_WATCHDOG is {text:?}, which is ignored: write 1s, 500ms or off"
+            ))
+        });
     }
     limit
 }
@@ -189,25 +194,25 @@ impl Late {
             .take()
             .map(|doing| format!(" ({doing})"))
             .unwrap_or_default();
-        eprintln!(
+        say(format_args!(
             "osier: worker '{}' has not turned its loop for {limit:?}: it runs {work}{doing}; {}",
             owner.name,
             work.advice()
-        );
+        ));
         let running = match work {
             Work::Fiber { id, .. } => id,
             Work::Loop | Work::Task { .. } | Work::Thread => 0,
         };
         for (id, label) in stuck::holders(self.remote, self.thread, running) {
-            eprintln!(
+            say(format_args!(
                 "osier: it waits for a std lock, to which fiber {}{label} refers: a fiber that holds one must not wait; \
                  osier::sync::Mutex may be held",
                 ShortId(id)
-            );
+            ));
         }
         self.report_waiters(&work);
         for (number, frame) in stuck.frames().iter().enumerate() {
-            eprintln!("    {number:3}: {frame}");
+            say(format_args!("    {number:3}: {frame}"));
         }
     }
 
@@ -221,13 +226,15 @@ impl Late {
         let waiters = waiters::of(holder, self.remote);
         let listed = waiters.len().min(WAITERS_LISTED);
         for waiter in waiters[..listed].iter().filter_map(|id| self::holder(*id)) {
-            eprintln!("osier: {waiter} waits for an osier::sync lock that it holds");
+            say(format_args!(
+                "osier: {waiter} waits for an osier::sync lock that it holds"
+            ));
         }
         if waiters.len() > listed {
-            eprintln!(
+            say(format_args!(
                 "osier: {} more fibers wait for a lock that it holds",
                 waiters.len() - listed
-            );
+            ));
         }
     }
 }

@@ -40,6 +40,7 @@ use crate::worker::remote::Remote;
 #[cfg(all(feature = "inspect", feature = "sync"))]
 use crate::worker::running::RUNNING;
 use crate::worker::stamp::Stamp;
+use crate::worker::stderr::say;
 use crate::worker::waker::Word;
 
 struct Here {
@@ -204,9 +205,9 @@ pub(crate) fn enter_worker<T>(worker: &Worker, run: impl FnOnce() -> T) -> T {
                 here.worker.replace(worker)
             });
             if left != self.entered {
-                eprintln!(
+                say(format_args!(
                     "osier: a coroutine has left a worker that it had entered before another one, which is still entered"
-                );
+                ));
                 std::process::abort();
             }
         }

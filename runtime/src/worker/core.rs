@@ -28,6 +28,7 @@ use crate::worker::meter::{Activity, Meter};
 use crate::worker::remote::RemoteSlot;
 use crate::worker::slots::Resume;
 use crate::worker::stamp::Stamp;
+use crate::worker::stderr::say;
 use crate::worker::waker::Word;
 use crate::worker::{Worker, remote};
 
@@ -372,10 +373,10 @@ impl<'a> Core<'a> {
         let name = self.header.name().map(|name| format!(" '{name}'")).unwrap_or_default();
         let doing = self.doing().map(|doing| format!(" ({doing})")).unwrap_or_default();
         let (id, place) = (ShortId(self.id), self.header.place);
-        eprintln!(
+        say(format_args!(
             "osier: fiber {id}{name}{doing} spawned at {place} is cancelled and goes on: it catches the cancellation; pass \
              payloads for which osier::Cancelled::is_payload returns true to std::panic::resume_unwind"
-        );
+        ));
     }
 
     /// The number of the fiber's [identity](Core::fiber).

@@ -10,6 +10,7 @@ use osier_coro::{overflow, stack};
 use rustix::io::Errno;
 
 use crate::worker::core;
+use crate::worker::stderr::say;
 
 /// Time between two lines.
 const SAY_AGAIN: Duration = Duration::from_secs(1);
@@ -56,8 +57,8 @@ impl Shortage {
         }
         self.0.set((0, Some(now)));
         match unsaid {
-            0 => eprintln!("osier: {line}"),
-            _ => eprintln!("osier: {line}; {unsaid} more times since the last line"),
+            0 => say(format_args!("osier: {line}")),
+            _ => say(format_args!("osier: {line}; {unsaid} more times since the last line")),
         }
     }
 }

@@ -25,6 +25,7 @@ use crate::worker::executor;
 use crate::worker::packet::Job;
 use crate::worker::remote::Remote;
 use crate::worker::scheduler::{Scheduler, WorkerQueues};
+use crate::worker::stderr::say;
 
 /// The settings that workers are made with.
 #[derive(Clone, Debug)]
@@ -201,13 +202,13 @@ impl Drop for Threads {
             if !thread.is_finished() {
                 let name = thread.thread().name().unwrap_or("unnamed");
                 let work = (self.describe)(self.scheduler.remote(index));
-                eprintln!(
+                say(format_args!(
                     "osier: worker '{name}' has not turned its loop {limit:?} after the shutdown began, and is left behind: it runs {work}"
-                );
+                ));
                 continue;
             }
             if let Err(payload) = thread.join() {
-                eprintln!("osier: a worker ended by a panic: {}", message(&*payload));
+                say(format_args!("osier: a worker ended by a panic: {}", message(&*payload)));
             }
         }
         // A worker may be left behind, and so be no last one.

@@ -53,6 +53,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use std::{fmt, mem, str};
 
+use osier::inspect::say;
 use osier::pubsub::{Inlet, Policy, Subscriber, Topic};
 use osier::sync::Event;
 use osier::{Cancelled, JoinHandle};
@@ -121,7 +122,7 @@ impl Options {
             address,
             password: None,
             queue: 1024,
-            log: Box::new(|line| eprintln!("osier-web: {line}")),
+            log: Box::new(|line| say(format_args!("osier-web: {line}"))),
             on_gap: Box::new(|_| ()),
             #[cfg(feature = "tls")]
             tls: None,

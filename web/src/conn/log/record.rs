@@ -4,6 +4,7 @@ use std::any::Any;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
+use osier::inspect::say;
 use osier_http::{Limits, Reject};
 
 use crate::RequestId;
@@ -153,8 +154,8 @@ pub(crate) fn to_stderr(record: &Record<'_>) {
     }
     let text = visible(&record.to_string());
     match record.id {
-        Some(id) => eprintln!("osier-web: [{id}] {text}"),
-        None => eprintln!("osier-web: {text}"),
+        Some(id) => say(format_args!("osier-web: [{id}] {text}")),
+        None => say(format_args!("osier-web: {text}")),
     }
 }
 
