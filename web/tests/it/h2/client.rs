@@ -137,6 +137,7 @@ impl Client {
         while !self.machine.output().is_empty() {
             match self.stream.write(self.machine.output()) {
                 Ok(count) => self.machine.advance(count),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(_) => {
                     self.closed = true;
                     return;
@@ -153,6 +154,7 @@ impl Client {
             Ok(0) => self.closed = true,
             Ok(count) => self.take(&piece[..count]),
             Err(error) if error.kind() == ErrorKind::ConnectionReset => self.closed = true,
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
             Err(error) => panic!("no bytes: {error}; {:?}", self.machine),
         }
         self.flush();
