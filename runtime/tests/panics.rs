@@ -302,10 +302,18 @@ fn a_panic_whose_line_nobody_takes_ends_its_fiber_alone() {
         return;
     };
     let mut child = testkit::this_test();
-    child.args(["--exact", "a_panic_whose_line_nobody_takes_ends_its_fiber_alone", "--nocapture"]);
+    child.args([
+        "--exact",
+        "a_panic_whose_line_nobody_takes_ends_its_fiber_alone",
+        "--nocapture",
+    ]);
     let output = child.env(CHILD, "1").stderr(full).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success() && text.contains("1 passed"), "{}: {text}", output.status);
+    assert!(
+        output.status.success() && text.contains("1 passed"),
+        "{}: {text}",
+        output.status
+    );
 }
 
 #[inline(never)]
