@@ -671,3 +671,82 @@ fn a_change_keeps_older_fetches_with_credentials_out() {
         }
     });
 }
+
+#[test]
+fn a_purge_during_a_fetch_leaves_no_stale_response_for_its_error() {
+    on_clock(|| {
+        for (change, expected) in [("PURGE /a", "failed"), ("PURGE /b", "a")] {
+            let cache = Cache::new(store(|_| {})).on_purge(|_| true);
+            let world = World::of(cache, |call, _| match call {
+                0 => answer(200, "cache-control: max-age=1, stale-if-error=600", "a"),
+                _ => {
+                    osier::sleep(s(2));
+                    answer(500, "", "failed")
+                }
+            });
+            let client = Arc::new(world.client);
+            assert_eq!(send(&client, "").text(), "a");
+            osier::sleep(s(5));
+            let fetch = {
+                let client = client.clone();
+                osier::spawn(move || send(&client, "").text().to_owned())
+            };
+            osier::sleep(s(1));
+            assert_eq!(send(&client, change).status(), 200);
+            assert_eq!(fetch.join().unwrap(), expected, "{change}");
+        }
+    });
+}
+
+/// No request waits for one that asks for the head or for a range, so the page may be fetched anew meanwhile.
+#[test]
+fn a_newer_response_takes_the_place_of_the_error_of_a_head_or_a_range() {
+    on_clock(|| {
+        for (request, expected) in [("HEAD /a", ""), ("GET /a\nrange: bytes=1-", "ewer")] {
+            let world = World::new(Options::default(), |call, request| {
+                let fields = |tag| format!("cache-control: max-age=1, stale-if-error=600\netag: \"{tag}\"");
+                let is_whole = request.method() == "GET" && request.header("range").is_none();
+                match (is_whole, call) {
+                    (true, 0) => answer(200, &fields("older"), "older"),
+                    (true, _) => answer(200, &fields("newer"), "newer"),
+                    (false, _) => {
+                        osier::sleep(s(4));
+                        answer(500, "", "failed")
+                    }
+                }
+            });
+            let client = Arc::new(world.client);
+            send(&client, "");
+            osier::sleep(s(5));
+            let part = {
+                let client = client.clone();
+                osier::spawn(move || send(&client, request))
+            };
+            osier::sleep(s(1));
+            assert_eq!(send(&client, "").text(), "newer");
+            let reply = part.join().unwrap();
+            assert_eq!(
+                (reply.header("etag"), reply.text()),
+                (Some("\"newer\""), expected),
+                "{request}"
+            );
+        }
+    });
+}
+
+#[test]
+fn a_request_waits_for_all_fetches_of_others_no_longer_than_for_one() {
+    on_clock(|| {
+        let world = World::new(Options::default(), |_, _| {
+            osier::sleep(s(4));
+            answer(500, "", "failed")
+        });
+        let client = Arc::new(world.client);
+        let begun = osier::time::now();
+        let replies = at_once(&client, vec!["GET /a".to_owned(); 6]);
+        assert!(replies.iter().all(|reply| reply.status() == 500));
+        // Five seconds of others, and a fetch of its own.
+        let took = osier::time::now() - begun;
+        assert!((s(9)..s(10)).contains(&took), "{took:?}");
+    });
+}
