@@ -97,6 +97,8 @@ impl Conn {
     /// Rests in the middle of a head, of which these bytes have arrived. The scanner has seen them.
     pub(super) fn rest_in_head(&mut self, received: &[u8], scanner: HeadScanner, is_first: bool) -> AfterBurst {
         self.link.end();
+        // The time since this connection was accepted is of no request yet, and not of the next one on this worker.
+        self.link.worker.age.set(0);
         self.rest_in_partial(Box::new(Partial::new(received, scanner, is_first)))
     }
 

@@ -119,6 +119,9 @@ use crate::conn::worker::{Buffers, FRESH_GRACE, Link, RESTING, Worker};
 #[cfg(feature = "h2")]
 const PREFACE_BEGIN: &[u8] = b"PRI ";
 
+/// Some clients add it to a request. It is not the beginning of one (RFC 9112 section 2.2).
+const EMPTY_LINE: &[u8] = b"\r\n";
+
 pub(crate) struct Conn {
     link: Rc<Link>,
     local: Rc<Local>,
@@ -261,7 +264,8 @@ impl Conn {
     fn begin(&mut self) -> AfterBurst {
         let mut buffers = self.link.worker.take_buffers();
         let is_fresh = self.link.is_fresh();
-        let read = match is_fresh {
+        // The place of an evicted connection is waited for.
+        let read = match is_fresh || self.link.is_evicted() {
             true => self.link.transport.receive_at_once(&mut buffers.input),
             false => self.link.transport.receive(&mut buffers.input),
         };
@@ -273,6 +277,9 @@ impl Conn {
         }
         self.link.worker.give_buffers(buffers);
         match read {
+            Err(error) if error.kind() == io::ErrorKind::TimedOut && self.link.is_evicted() => {
+                self.close(CloseReason::Evicted)
+            }
             Err(error) if error.kind() == io::ErrorKind::TimedOut && self.link.transport.is_mid_record() => {
                 self.rest_in_head(&[], HeadScanner::new(), is_fresh)
             }
@@ -388,6 +395,7 @@ impl Conn {
             end: filled,
         };
         let (app, client) = (&self.local.app, (&*link).into());
+        let is_received = matches!(first, First::Input);
         let outcome = match first {
             First::Input => app.serve(client, &output, &mut input),
             First::Received(request) => app.serve_received(client, &output, &mut input, request),
@@ -450,7 +458,12 @@ impl Conn {
             }
             After::Wait(scanner) => {
                 link.end();
-                self.wait(&input.bytes[input.start..input.end], scanner)
+                let received = &input.bytes[input.start..input.end];
+                // It has been idle since it began to be, or two bytes a minute would hold it for ever.
+                if is_received && input.start == 0 && received == EMPTY_LINE {
+                    link.rests_on();
+                }
+                self.wait(received, scanner)
             }
         };
         give(input);
@@ -465,8 +478,7 @@ impl Conn {
             return self.close(CloseReason::Shutdown);
         }
         match received {
-            // Some clients add a CRLF to a request. It is not the beginning of a request (RFC 9112 section 2.2).
-            [] | b"\r\n" => self.sleep(),
+            [] | EMPTY_LINE => self.sleep(),
             _ => self.rest_in_head(received, scanner, false),
         }
     }
@@ -515,11 +527,11 @@ impl Conn {
         self.stage = Some(Box::new(stage));
     }
 
-    /// Rests until the next request begins.
+    /// Rests until the next request begins. What wakes it without one, such as the question of an upgrade, does not renew its time.
     fn sleep(&mut self) -> AfterBurst {
         self.stage = None;
-        self.link.rest();
-        AfterBurst::SleepFor(self.link.worker.server.timeouts.idle)
+        let rested = self.link.rest();
+        AfterBurst::SleepFor(self.link.worker.server.timeouts.idle.saturating_sub(rested))
     }
 
     /// Ends the connection.

@@ -14,8 +14,8 @@
 
 use std::collections::HashSet;
 use std::rc::Rc;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use http::Extensions;
@@ -50,10 +50,16 @@ pub(crate) struct Collecting {
     pub(crate) dialog: Arc<Dialog>,
     /// The name of the server.
     pub(crate) server: Arc<str>,
-    /// Set to end it.
-    pub(crate) stop: Arc<AtomicBool>,
+    /// It ends with this.
+    pub(crate) goes_on: Weak<()>,
     /// Incremented when every connection has been asked once.
     pub(crate) passed: Arc<AtomicUsize>,
+}
+
+impl Collecting {
+    fn is_over(&self) -> bool {
+        self.goes_on.strong_count() == 0
+    }
 }
 
 /// Makes the connections of this worker move, until it is stopped.
@@ -66,15 +72,15 @@ pub(crate) fn collect(service: &Service, task: Collecting) {
     let worker = &local.worker;
     worker.leaving.replace(Some(Rc::new(Leaving {
         dialog: Arc::clone(&task.dialog),
-        server: task.server,
+        server: Arc::clone(&task.server),
     })));
     worker.closes.set(Closes::Fixed);
     let (mut asked, mut since) = (HashSet::new(), osier::time::now());
     let mut is_first = true;
-    while !task.stop.load(Ordering::Acquire) {
+    while !task.is_over() {
         let mut count = 0;
         for link in worker.links() {
-            if task.stop.load(Ordering::Acquire) {
+            if task.is_over() {
                 break;
             }
             if !link.is_busy() && asked.insert(Rc::as_ptr(&link)) {
@@ -82,7 +88,7 @@ pub(crate) fn collect(service: &Service, task: Collecting) {
                 count += 1;
                 if count % BATCH == 0 {
                     osier::yield_now();
-                    task.dialog.wait_for_room();
+                    task.dialog.wait_for_room(|| task.is_over());
                 }
             }
         }

@@ -186,6 +186,10 @@ pub(crate) trait Serve: Send + Sync {
     ///
     /// May suspend until the client has taken the response.
     fn head_timed_out(&self, peer: Peer<'_>, output: &Output<'_>) -> io::Result<()>;
+
+    /// Tells the observer of a request that was refused on its stream, and whose head is not there.
+    #[cfg(feature = "h2")]
+    fn observe_refused(&self, link: &Link, status: u16);
 }
 
 /// A connection whose requests come on streams. Its calls come as those of [`Dormant`](osier::dormant::Dormant) do.

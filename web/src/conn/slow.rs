@@ -142,8 +142,9 @@ impl Watch {
         let entry = Rc::new(entry);
         self.waiting.borrow_mut().insert(place, Rc::downgrade(&entry));
         if !self.is_running.replace(true) {
-            let watch = Rc::clone(self);
-            drop(osier::spawn_local(move || watch.run()));
+            // Also for a fiber that cannot start for want of a stack.
+            let ends = Ends(Rc::clone(self));
+            drop(osier::spawn_local(move || ends.0.run()));
         } else if self.wakes.get().is_some_and(|wakes| place.0 < wakes) {
             self.earlier.set();
         }
@@ -151,13 +152,6 @@ impl Watch {
     }
 
     fn run(&self) {
-        struct Ends<'a>(&'a Watch);
-        impl Drop for Ends<'_> {
-            fn drop(&mut self) {
-                self.0.is_running.set(false);
-            }
-        }
-        let _ends = Ends(self);
         while let Some((due, entry)) = self.first() {
             let now = Stamp::now();
             if now >= due {
@@ -182,6 +176,15 @@ impl Watch {
             true => Some((due, first.remove())),
             false => Some((due, Weak::new())),
         }
+    }
+}
+
+/// A watch that runs, until this is dropped.
+struct Ends(Rc<Watch>);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        self.0.is_running.set(false);
     }
 }
 

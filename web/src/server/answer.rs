@@ -21,7 +21,9 @@ use crate::conn::output::Mark;
 use crate::conn::peer::SLOW_AFTER;
 use crate::conn::rest::{Report, Unsent};
 use crate::conn::serve::After;
+use crate::conn::transport::Transport;
 use crate::conn::upgrade::Takeover;
+use crate::conn::worker::Link;
 use crate::response::broken::Broken;
 use crate::server::burst::{Burst, DRAIN_BYTES, Panicked};
 use crate::server::paused::Begun;
@@ -201,6 +203,7 @@ impl Burst<'_> {
                     let sent = self.write_head(&response, exchange.closing());
                     (self.output.send(&mut response.body, sent).unwrap_or(0), Ok(false))
                 } else {
+                    self.reset_if_end_is_framing(sent.transfer);
                     (passed + self.output.cut(), Err(After::End(CloseReason::Failed)))
                 }
             }
@@ -229,6 +232,14 @@ impl Burst<'_> {
         }
         self.observe(Some(head), status.as_u16(), bytes);
         kept
+    }
+
+    /// Makes the close a reset where only that tells the client that the body is cut. TLS ends without its last word.
+    fn reset_if_end_is_framing(&self, transfer: Transfer) {
+        let socket = self.peer.transport().and_then(Transport::plain);
+        if let (Transfer::UntilClose, Some(socket)) = (transfer, socket) {
+            Link::abandon(socket);
+        }
     }
 
     /// Ends a body that has failed, if its trailer says so and can be sent. Returns whether it is ended.

@@ -188,6 +188,12 @@ impl Serve for App {
     fn head_timed_out(&self, peer: Peer<'_>, output: &Output<'_>) -> io::Result<()> {
         Burst::new(self, peer, output).head_timed_out()
     }
+
+    #[cfg(feature = "h2")]
+    fn observe_refused(&self, link: &Link, status: u16) {
+        let client = Client::Known(link.peer(), link.is_proxied());
+        self.report(client, &Marks::default(), (None, None), status, 0);
+    }
 }
 
 /// How a part of a burst ends.

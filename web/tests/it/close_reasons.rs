@@ -41,6 +41,15 @@ fn reasons_of(
     change: impl FnOnce(Server) -> Server + Send,
     clients: impl FnOnce(SocketAddr) + Send,
 ) -> Vec<CloseReason> {
+    reasons_on(2, change, clients)
+}
+
+/// Same as [`reasons_of`], on so many workers. One alone sees what has been sent before the clock goes on.
+fn reasons_on(
+    workers: usize,
+    change: impl FnOnce(Server) -> Server + Send,
+    clients: impl FnOnce(SocketAddr) + Send,
+) -> Vec<CloseReason> {
     let timeouts = Timeouts {
         header: 2 * SECOND,
         body: 3 * SECOND,
@@ -50,7 +59,7 @@ fn reasons_of(
     };
     let events: Arc<Mutex<Vec<ConnectionEvent>>> = Arc::default();
     let log = Arc::clone(&events);
-    let runtime = osier::Runtime::builder().workers(2).clock(VirtualClock::new());
+    let runtime = osier::Runtime::builder().workers(workers).clock(VirtualClock::new());
     runtime.build().unwrap().run(|| {
         let server = Server::new(router()).timeouts(timeouts).on_log(|_| {});
         let server = server.on_connection(move |event| log.lock().unwrap().push(event));
@@ -217,4 +226,42 @@ fn the_report_of_a_request_has_the_bytes_of_its_body() {
     );
     let ok = StatusCode::OK;
     assert_eq!(*received.lock().unwrap(), [(ok, 5), (ok, 7), (ok, 0)]);
+}
+
+#[test]
+fn an_end_that_is_the_only_framing_is_a_reset_if_the_body_is_cut() {
+    let reasons = reasons_of(
+        |server| server,
+        |address| {
+            // The chunks of HTTP/1.1 tell that the last one is missing.
+            for (head, is_reset) in [("HTTP/1.0\r\n\r\n", true), ("HTTP/1.1\r\nHost: t\r\n\r\n", false)] {
+                let mut client = TcpStream::connect(address).unwrap();
+                write!(client, "GET /broken {head}").unwrap();
+                let end = client.read_to_end(&mut Vec::new());
+                let is_end = |error: io::Error| error.kind() == io::ErrorKind::ConnectionReset;
+                assert_eq!(end.is_err_and(is_end), is_reset, "{head}");
+            }
+        },
+    );
+    assert_eq!(reasons, [CloseReason::Failed; 2]);
+}
+
+#[test]
+fn empty_lines_do_not_push_the_idle_deadline_back() {
+    let reasons = reasons_on(
+        1,
+        |server| server,
+        |address| {
+            let mut client = get(address);
+            for _ in 0..20 {
+                osier::sleep(IDLE / 5);
+                if client.write_all(b"\r\n").is_err() {
+                    break;
+                }
+                // The clock stands still while this thread does. Two lines at once are the beginning of a head.
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        },
+    );
+    assert_eq!(reasons, [CloseReason::IdleTimeout]);
 }

@@ -393,3 +393,38 @@ fn a_connection_with_half_a_request_on_it_is_not_kept() {
     );
     sender.join().unwrap();
 }
+
+/// The worker is busy while a connection arrives that needs the place of an idle one, and then a request on that one.
+#[test]
+fn a_request_that_arrives_on_a_connection_as_that_is_closed_for_another_is_served() {
+    let backend = Backend::start(|_, conn| {
+        while conn.request().is_some() {
+            // Long enough for the proxy to see what its client's socket says.
+            thread::sleep(Duration::from_millis(100));
+            conn.send("HTTP/1.1 200 OK\r\nContent-Length: 7\r\n\r\nproxied");
+        }
+    });
+    let (busy, wait) = (Arc::new(Barrier::new(2)), Arc::new(Barrier::new(2)));
+    let (is_busy, goes_on) = (busy.clone(), wait.clone());
+    let router = backend::router(backend.proxy()).get("/busy", move |_| {
+        is_busy.wait();
+        goes_on.wait();
+        "done"
+    });
+    let server = Server::new(router).max_connections(2);
+    let site = site_with(1, server, |server| server.bind("127.0.0.1:0"));
+    let mut idle = site.connect();
+    assert_eq!(idle.get("/").text(), "proxied");
+    let mut other = site.connect();
+    other.send("GET /busy HTTP/1.1\r\nHost: t\r\n\r\n");
+    busy.wait();
+    let mut new = site.connect();
+    new.send("GET / HTTP/1.1\r\nHost: t\r\n\r\n");
+    thread::sleep(Duration::from_millis(50));
+    idle.send("GET / HTTP/1.1\r\nHost: t\r\n\r\n");
+    thread::sleep(Duration::from_millis(50));
+    wait.wait();
+    assert_eq!(other.reply().text(), "done");
+    assert_eq!(new.reply().text(), "proxied");
+    assert_eq!(idle.reply().text(), "proxied");
+}

@@ -74,6 +74,21 @@ fn the_told_client_counts_for_the_limit_of_connections() {
     });
 }
 
+/// The unspecified address and port 0 stand for no address elsewhere.
+#[test]
+fn a_told_client_without_an_address_gives_its_place_back() {
+    let (server, _) = server();
+    let server = server.proxy_protocol(|_| true).max_connections_per_client(1);
+    let site = site_with(1, server, |server| server.bind("127.0.0.1:0"));
+    for _ in 0..3 {
+        eventually("the place is free", || {
+            let mut connection = site.connect();
+            connection.send(format!("PROXY TCP4 0.0.0.0 198.51.100.1 0 443\r\n{GET}"));
+            matches!(connection.stream.read(&mut [0]), Ok(1))
+        });
+    }
+}
+
 #[test]
 fn the_told_address_counts_for_every_request_of_the_connection() {
     let (site, served) = site(true);

@@ -233,13 +233,14 @@ impl Dialog {
         true
     }
 
-    /// Waits until fewer than [`BATCH`] connections are queued, or the dialog is broken.
+    /// Waits until fewer than [`BATCH`] connections are queued, the dialog is broken, or the caller `is_over`: a new process may take
+    /// nothing for long.
     ///
     /// # Suspends
     ///
     /// Until then.
-    pub(crate) fn wait_for_room(&self) {
-        self.room.wait();
+    pub(crate) fn wait_for_room(&self, is_over: impl Fn() -> bool) {
+        while !is_over() && !self.room.wait_timeout(TICK) {}
     }
 
     /// Whether every connection that was queued has been taken.
@@ -538,14 +539,15 @@ mod tests {
         osier::run(|| {
             let dialog = Arc::new(Dialog::new());
             (0..BATCH - 1).for_each(|_| assert!(dialog.post_connection(moving(1))));
-            dialog.wait_for_room();
+            dialog.wait_for_room(|| false);
             assert!(dialog.post_connection(moving(1)));
             assert!(!dialog.room.is_set());
+            dialog.wait_for_room(|| true);
             dialog.break_off(|| "over".into());
-            dialog.wait_for_room();
+            dialog.wait_for_room(|| false);
             // Connections that were moving already do not make anybody wait for a sender that has ended.
             (0..2 * BATCH).for_each(|_| assert!(dialog.post_connection(moving(1))));
-            dialog.wait_for_room();
+            dialog.wait_for_room(|| false);
             assert!(!dialog.is_open());
             assert_eq!(dialog.take_back().len(), 3 * BATCH);
         });

@@ -86,13 +86,21 @@ impl Link {
         self.phase.set(Phase::Other);
     }
 
-    /// Marks the beginning of a rest, if it does not rest already.
+    /// Marks the beginning of a rest, if it does not rest already. Returns how long it has rested.
     #[inline]
-    pub(crate) fn rest(&self) {
-        if !self.phase.get().is_idle() {
-            self.phase.set(Phase::Resting);
-            self.idle_since.set(Millis::of(self.worker.now()));
+    pub(crate) fn rest(&self) -> Duration {
+        let now = self.worker.now();
+        if self.phase.get().is_idle() {
+            return Duration::from_millis(u64::from(self.idle_since.get().until(now)));
         }
+        self.phase.set(Phase::Resting);
+        self.idle_since.set(Millis::of(now));
+        Duration::ZERO
+    }
+
+    /// Goes on with the rest that a burst without a request has interrupted.
+    pub(crate) fn rests_on(&self) {
+        self.phase.set(Phase::Resting);
     }
 
     /// Marks the beginning of a rest of a connection whose requests come on streams. A drain tells it by the event of the shutdown.
@@ -127,11 +135,16 @@ impl Link {
 
     /// Closes the connection, which is idle. A request that has just arrived is still served. The reason of one that lingers stays.
     pub(crate) fn evict(&self) {
+        let before = self.phase.get();
         match self.ending.get() {
             Ending::Lingers => self.ending.set(Ending::IsReadOn),
             _ => self.phase.set(Phase::Ended(CloseReason::Evicted)),
         }
-        let _ = self.socket().shutdown(Shutdown::Read);
+        match before {
+            // It closes itself if it finds no request. A shutdown would tell that request that its client has left.
+            Phase::Resting | Phase::WithoutStreams => osier::dormant::wake(self.socket()),
+            _ => drop(self.socket().shutdown(Shutdown::Read)),
+        }
     }
 
     /// Sets why the connection ends, unless that is set. A request that arrives nevertheless is served, and another reason may
@@ -167,7 +180,6 @@ impl Link {
     }
 
     /// Whether it ends because its place or its memory is needed.
-    #[cfg(any(feature = "h2", feature = "ws"))]
     pub(crate) fn is_evicted(&self) -> bool {
         self.phase.get() == Phase::Ended(CloseReason::Evicted)
     }
@@ -251,7 +263,7 @@ impl Link {
     /// The client that [`Clients`] counts this connection for.
     pub(super) fn counted(&self) -> Option<ClientNetwork> {
         let peer = self.peer();
-        let is_counted = (self.is_proxied() && peer != NOWHERE) || self.worker.server.is_counted(peer);
+        let is_counted = self.is_proxied() || self.worker.server.is_counted(peer);
         is_counted.then(|| peer.ip().into())
     }
 

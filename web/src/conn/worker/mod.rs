@@ -267,6 +267,8 @@ impl Worker {
         if let Some(moved) = links.get(place as usize) {
             moved.place.set(place);
         }
+        // The program's hook may suspend.
+        drop(links);
         let reason = match link.phase.get() {
             Phase::Ended(reason @ CloseReason::Moved) => reason,
             _ if self.draining.get() => CloseReason::Shutdown,

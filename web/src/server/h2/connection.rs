@@ -93,7 +93,10 @@ impl Connection {
             shared.flush();
         }
         let mut buffers = shared.local.worker.take_buffers();
-        let read = shared.link.transport.receive(&mut buffers.input);
+        let read = match shared.link.is_evicted() {
+            true => shared.link.transport.receive_at_once(&mut buffers.input),
+            false => shared.link.transport.receive(&mut buffers.input),
+        };
         let next = match read {
             Ok(count @ 1..) => Some(self.receive(&buffers.input[..count])),
             _ => None,
@@ -131,8 +134,12 @@ impl Connection {
             Event::Refused { reject, .. } => {
                 let reason = Reason::beyond(reject, &shared.local.worker.server.limits);
                 self.log_refused(reject.status(), reason, Some(reject));
+                self.observe_refused(reject.status());
             }
-            Event::Malformed { reason, .. } => self.log_refused(ErrorCode::PROTOCOL_ERROR, reason, None),
+            Event::Malformed { reason, .. } => {
+                self.log_refused(ErrorCode::PROTOCOL_ERROR, reason, None);
+                self.observe_refused(400);
+            }
             // The connection ends with its last stream, whose end wakes the box.
             Event::GoAway { .. } => shared.is_ending.set(true),
             _ => {}
@@ -145,6 +152,10 @@ impl Connection {
         let text = format_args!("a request was refused with {answer}: {reason}");
         let record = Record::new(Level::Info, text).of_client(link.peer(), link.is_proxied());
         self.shared.local.worker.server.log(&record.of_refused(reject));
+    }
+
+    fn observe_refused(&self, status: u16) {
+        self.shared.local.app.observe_refused(&self.shared.link, status);
     }
 
     /// Rests until something happens, or ends a connection that is done.
@@ -225,6 +236,26 @@ impl Connection {
         self.shared.serve_soon();
         self.shared.flush();
         self.finish(reason)
+    }
+
+    /// The place of the connection is needed, which is idle. It goes on if a request has just arrived.
+    ///
+    /// # Suspends
+    ///
+    /// As [`read`](Self::read) does.
+    #[cold]
+    fn evicted(&mut self) -> Next {
+        let next = self.read();
+        let link = &self.shared.link;
+        match next {
+            Next::Sleep(_) if self.shared.is_idle() => self.input_ended(),
+            next => {
+                if link.is_evicted() {
+                    link.end();
+                }
+                next
+            }
+        }
     }
 
     /// The client has ended its direction or has left, or the connection is evicted.
@@ -406,6 +437,7 @@ impl Multiplexed for Connection {
             return self.fail(error, CloseReason::Evicted);
         }
         match cause {
+            Cause::Readable if self.shared.link.is_evicted() && self.shared.is_idle() => self.evicted(),
             Cause::Readable => self.read(),
             Cause::Deadline => self.expire(),
             Cause::Woken | Cause::Writable => self.rest(),

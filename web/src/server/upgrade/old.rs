@@ -8,7 +8,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use osier::JoinHandle;
@@ -418,7 +418,8 @@ impl Successor {
     /// Why the new process takes no more.
     fn move_connections(&self, servers: &[Registered], begun: Instant) -> Result<(), String> {
         let dialog = &self.dialog;
-        let stop = Arc::new(AtomicBool::new(false));
+        // Ends with this call, also if that is cancelled.
+        let goes_on = Arc::new(());
         let passed = Arc::new(AtomicUsize::new(0));
         let mut collecting = Vec::new();
         let (moving, fixed): (Vec<Registered>, Vec<Registered>) =
@@ -431,7 +432,7 @@ impl Successor {
                 let task = Collecting {
                     dialog: Arc::clone(dialog),
                     server: Arc::clone(&server.name),
-                    stop: Arc::clone(&stop),
+                    goes_on: Arc::downgrade(&goes_on),
                     passed: Arc::clone(&passed),
                 };
                 collecting.push(on_worker(worker, "upgrade", move || collect(&service, task)));
@@ -455,7 +456,7 @@ impl Successor {
             }
             dialog.wait_a_while(TICK);
         }
-        stop.store(true, Ordering::Release);
+        drop(goes_on);
         for fiber in collecting {
             let _ = fiber.join();
         }
@@ -519,9 +520,7 @@ impl Successor {
 
     /// Adopts the connections that the new process has not taken. The dialog is broken.
     fn adopt_untaken(&mut self, servers: &[Registered]) {
-        if let Some(sender) = self.sender.take() {
-            let _ = sender.join();
-        }
+        self.end_sender();
         for moving in self.dialog.take_back() {
             let server = servers.iter().rfind(|server| *server.name == *moving.record.server);
             if let Some(server) = server {

@@ -229,6 +229,26 @@ fn a_malformed_request_is_reset_and_the_log_says_why() {
 }
 
 #[test]
+fn refused_heads_are_told_to_the_observer() {
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let log = seen.clone();
+    let server = Server::new(router()).on_request(move |served| {
+        let has_head = served.method() == "GET";
+        log.lock().unwrap().push((served.status().as_u16(), has_head));
+    });
+    let site = site_with(1, server, |server| server.bind("127.0.0.1:0"));
+    let mut client = Client::connect(site.addr);
+    let malformed = client.begin("GET", "/", &[("te", b"gzip")], true);
+    client.reply(malformed);
+    let long = vec![b'x'; 30_000];
+    let fields: Vec<(&str, &[u8])> = vec![("a", &long), ("b", &long), ("c", &long)];
+    let large = client.begin("GET", "/", &fields, true);
+    assert_eq!(client.reply(large).status, 431);
+    client.get("/");
+    assert_eq!(*seen.lock().unwrap(), [(400, false), (431, false), (200, true)]);
+}
+
+#[test]
 fn a_body_that_stops_coming_is_408_for_its_stream() {
     let body = Duration::from_millis(50);
     let (site, _) = with_timeouts(Timeouts {
