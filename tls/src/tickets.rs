@@ -19,10 +19,11 @@
 use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::fs;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use rustls::server::ProducesTickets;
 
@@ -68,7 +69,7 @@ struct Shared {
     version: AtomicU64,
     keys: Mutex<Arc<[Key]>>,
     /// Where the file stood when it was last read. Taken before `keys`.
-    seen: Mutex<Option<(SystemTime, u64)>>,
+    seen: Mutex<Option<Version>>,
     start: Instant,
     /// The milliseconds after `start` at which the source is looked at again. The thread that moves it does so.
     next_look: AtomicU64,
@@ -278,7 +279,7 @@ impl Shared {
             return Ok(false);
         };
         let mut seen = lock(&self.seen);
-        if fs::metadata(path).is_ok_and(|now| *seen == Some(place(&now))) {
+        if fs::metadata(path).is_ok_and(|now| *seen == Some(version(&now))) {
             return Ok(false);
         }
         let (bytes, now) = read(path)?;
@@ -425,17 +426,20 @@ fn parse(bytes: &[u8]) -> Result<Arc<[Key]>, Error> {
     }
 }
 
-/// The bytes of the file, and where it stood before they were read.
-fn read(path: &Path) -> Result<(Vec<u8>, (SystemTime, u64)), Error> {
-    let read = || Ok((place(&fs::metadata(path)?), fs::read(path)?));
+/// The bytes of the file, and its version before they were read.
+fn read(path: &Path) -> Result<(Vec<u8>, Version), Error> {
+    let read = || Ok((version(&fs::metadata(path)?), fs::read(path)?));
     let (seen, bytes) =
         read().map_err(|error: std::io::Error| Error::unusable(format_args!("{}: {error}", path.display())))?;
     Ok((bytes, seen))
 }
 
-/// A file that differs in neither has not changed.
-fn place(metadata: &fs::Metadata) -> (SystemTime, u64) {
-    (metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH), metadata.len())
+/// The device and the number of a file, and the time of its last change. Its date and length may be those of the file before it: many programs
+/// keep dates, and a key has one length.
+type Version = (u64, u64, i64, i64);
+
+fn version(metadata: &fs::Metadata) -> Version {
+    (metadata.dev(), metadata.ino(), metadata.ctime(), metadata.ctime_nsec())
 }
 
 fn millis(time: Duration) -> u64 {

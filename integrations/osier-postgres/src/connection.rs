@@ -1,10 +1,11 @@
 //! A connection of the pool, and a transaction on it.
 //!
-//! A call that is given up in the middle (its fiber is cancelled, or a timeout unwinds it) leaves a query that runs. `in_call` is
-//! set meanwhile, and a connection that is dropped with it is closed, not kept. It stays set after a report that ends the session.
+//! A call that is given up in the middle (its fiber is cancelled, or a timeout unwinds it) leaves a query that runs. [`Calls`] counts those that
+//! have begun and not ended well, also of several fibers at once. A connection that is dropped with one of them is closed, not kept.
 
 use std::cell::Cell;
 use std::sync::Arc;
+use std::time::Duration;
 
 use osier::sync::OwnedSemaphorePermit;
 use tokio_postgres::error::{DbError, Severity};
@@ -15,19 +16,26 @@ use crate::error::Error;
 use crate::pool::Shared;
 use crate::statements::Statements;
 
+/// The server has this long to cancel a query that was given up, before another connection takes the place of its own.
+const CANCEL_WITHIN: Duration = Duration::from_secs(5);
+
 /// A client and the statements that it has prepared.
 pub(crate) struct Session {
     client: Client,
     statements: Statements,
-    in_call: Cell<bool>,
+    calls: Calls,
 }
+
+/// The calls that run, that were given up, or after which the server ends the session.
+#[derive(Default)]
+struct Calls(Cell<usize>);
 
 impl Session {
     pub(crate) fn new(client: Client) -> Session {
         Session {
             client,
             statements: Statements::default(),
-            in_call: Cell::new(false),
+            calls: Calls::default(),
         }
     }
 
@@ -36,12 +44,20 @@ impl Session {
     }
 }
 
-/// Waits for a call, and notes meanwhile that there is one.
-fn call<T>(in_call: &Cell<bool>, future: impl Future<Output = Result<T, tokio_postgres::Error>>) -> Result<T, Error> {
-    in_call.set(true);
-    let done = osier::block_on(future);
-    in_call.set(done.as_ref().is_err_and(ends_the_session));
-    Ok(done?)
+impl Calls {
+    /// Waits for a call, and counts it meanwhile. One that unwinds stays counted.
+    fn wait<T>(&self, future: impl Future<Output = Result<T, tokio_postgres::Error>>) -> Result<T, Error> {
+        self.0.set(self.0.get() + 1);
+        let done = osier::block_on(future);
+        if !done.as_ref().is_err_and(ends_the_session) {
+            self.0.set(self.0.get() - 1);
+        }
+        Ok(done?)
+    }
+
+    fn have_ended(&self) -> bool {
+        self.0.get() == 0
+    }
 }
 
 /// Whether the server ends the session after this report, although nobody may have read the end of the stream yet.
@@ -54,7 +70,7 @@ fn ends_the_session(error: &tokio_postgres::Error) -> bool {
 struct Caller<'a, C> {
     client: &'a C,
     statements: &'a Statements,
-    in_call: &'a Cell<bool>,
+    calls: &'a Calls,
 }
 
 impl<C: GenericClient> Caller<'_, C> {
@@ -62,7 +78,7 @@ impl<C: GenericClient> Caller<'_, C> {
         if let Some(statement) = self.statements.get(sql) {
             return Ok(statement);
         }
-        let statement = call(self.in_call, self.client.prepare(sql))?;
+        let statement = self.calls.wait(self.client.prepare(sql))?;
         self.statements.put(sql, &statement);
         Ok(statement)
     }
@@ -73,7 +89,7 @@ impl<C: GenericClient> Caller<'_, C> {
         F: Future<Output = Result<T, tokio_postgres::Error>>,
     {
         let statement = self.prepare(sql)?;
-        let done = call(self.in_call, with(statement));
+        let done = self.calls.wait(with(statement));
         done.inspect_err(|error| self.statements.forget_if_stale(sql, error))
     }
 }
@@ -145,7 +161,7 @@ macro_rules! calls {
         /// That of the first statement that fails. Those behind it are not run.
         pub fn batch_execute(&self, sql: &str) -> Result<(), Error> {
             let caller = self.caller();
-            call(caller.in_call, caller.client.batch_execute(sql))
+            caller.calls.wait(caller.client.batch_execute(sql))
         }
 
         /// Prepares a statement, to look at its parameters and columns. The other calls prepare what they are given by themselves, once
@@ -165,7 +181,8 @@ pub struct Connection {
     /// `None` only while it is dropped.
     session: Option<Session>,
     pool: Arc<Shared>,
-    _permit: OwnedSemaphorePermit,
+    /// The same.
+    permit: Option<OwnedSemaphorePermit>,
 }
 
 impl Connection {
@@ -173,7 +190,7 @@ impl Connection {
         Connection {
             session: Some(session),
             pool,
-            _permit: permit,
+            permit: Some(permit),
         }
     }
 
@@ -188,17 +205,41 @@ impl Connection {
         let Session {
             client,
             statements,
-            in_call,
+            calls,
         } = self.session.as_mut().expect("it is not being dropped");
         Ok(Transaction {
-            inner: call(in_call, client.transaction())?,
+            inner: calls.wait(client.transaction())?,
             statements,
-            in_call,
+            calls,
         })
     }
 
-    /// The client of tokio-postgres, for what this crate does not have: `copy_in`, `query_raw`. Await its futures by
-    /// [`osier::block_on`].
+    /// Waits for calls of the client of tokio-postgres, for what this crate does not have: `copy_in`, `query_raw`.
+    ///
+    /// ```no_run
+    /// # fn copy(connection: &osier_postgres::Connection) -> Result<(), osier_postgres::Error> {
+    /// connection.call(|client| async move {
+    ///     let rows = client.copy_out("COPY shop TO STDOUT").await?;
+    ///     // ... and read them
+    /// #   drop(rows);
+    ///     Ok(())
+    /// })
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// That of the future.
+    pub fn call<'c, T, F>(&'c self, with: impl FnOnce(&'c Client) -> F) -> Result<T, Error>
+    where
+        F: Future<Output = Result<T, tokio_postgres::Error>>,
+    {
+        let Session { client, calls, .. } = self.session();
+        calls.wait(with(client))
+    }
+
+    /// The client of tokio-postgres. The pool does not see its calls: one that is given up in the middle goes on, and the next user of the
+    /// connection waits for it. [`call`](Self::call) is seen.
     pub fn client(&self) -> &Client {
         &self.session().client
     }
@@ -211,12 +252,12 @@ impl Connection {
         let Session {
             client,
             statements,
-            in_call,
+            calls,
         } = self.session();
         Caller {
             client,
             statements,
-            in_call,
+            calls,
         }
     }
 }
@@ -224,13 +265,17 @@ impl Connection {
 impl Drop for Connection {
     fn drop(&mut self) {
         let Some(session) = self.session.take() else { return };
-        if !session.in_call.get() {
+        if session.calls.have_ended() {
             return self.pool.give(session);
         }
-        // On a fiber of its own: this one unwinds.
-        let pool = Arc::clone(&self.pool);
+        // On a fiber of its own: this one unwinds. The query holds its connection, so it keeps the permit.
+        let (pool, permit) = (Arc::clone(&self.pool), self.permit.take());
         let cancel = osier::fiber::Builder::new().name("postgres cancel");
-        drop(cancel.spawn(move || pool.cancel(&session.client)));
+        drop(cancel.spawn(move || {
+            // A server that takes longer is waited for no more.
+            let _ = osier::timeout(CANCEL_WITHIN, || pool.cancel(&session.client));
+            drop((session, permit));
+        }));
     }
 }
 
@@ -244,7 +289,7 @@ impl std::fmt::Debug for Connection {
 pub struct Transaction<'a> {
     inner: tokio_postgres::Transaction<'a>,
     statements: &'a Statements,
-    in_call: &'a Cell<bool>,
+    calls: &'a Calls,
 }
 
 impl<'a> Transaction<'a> {
@@ -257,7 +302,7 @@ impl<'a> Transaction<'a> {
     /// The server's, for example of a deferred constraint. Nothing is kept then, unless the connection has ended: what became of the
     /// transaction is unknown in that case.
     pub fn commit(self) -> Result<(), Error> {
-        call(self.in_call, self.inner.commit())
+        self.calls.wait(self.inner.commit())
     }
 
     /// Ends the transaction, and drops what it has changed. Waits for the server, which dropping the transaction does not.
@@ -266,7 +311,7 @@ impl<'a> Transaction<'a> {
     ///
     /// `is_closed` if the connection has ended. Nothing is kept then either.
     pub fn rollback(self) -> Result<(), Error> {
-        call(self.in_call, self.inner.rollback())
+        self.calls.wait(self.inner.rollback())
     }
 
     /// Begins a part of the transaction that can be rolled back alone: a savepoint.
@@ -276,9 +321,9 @@ impl<'a> Transaction<'a> {
     /// The server's.
     pub fn transaction(&mut self) -> Result<Transaction<'_>, Error> {
         Ok(Transaction {
-            inner: call(self.in_call, self.inner.transaction())?,
+            inner: self.calls.wait(self.inner.transaction())?,
             statements: self.statements,
-            in_call: self.in_call,
+            calls: self.calls,
         })
     }
 
@@ -286,7 +331,7 @@ impl<'a> Transaction<'a> {
         Caller {
             client: &self.inner,
             statements: self.statements,
-            in_call: self.in_call,
+            calls: self.calls,
         }
     }
 }

@@ -5,8 +5,8 @@
 //!                       └── none ─▶ connect ──▲
 //! ```
 //!
-//! The permit is part of the [`Connection`], so there are never more connections in use than permits. Idle ones are taken the
-//! latest first.
+//! The permit is part of the [`Connection`], and goes back once a call that was given up has been cancelled. So there are never more connections in
+//! use than permits, unless a server does not take the cancellation in time. Idle ones are taken the latest first.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 

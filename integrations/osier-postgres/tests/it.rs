@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use osier_mixing::peer::Peer;
-use osier_postgres::{Config, Error, Pipeline, Pool, types::Type};
+use osier_postgres::{Config, Connection, Error, Pipeline, Pool, types::Type};
 
 fn url(server: &Peer) -> String {
     format!("host={} user=osier dbname=postgres", server.directory().display())
@@ -25,7 +25,7 @@ fn eventually(what: &str, condition: impl Fn() -> bool) {
     }
 }
 
-fn pid(connection: &osier_postgres::Connection) -> i32 {
+fn pid(connection: &Connection) -> i32 {
     connection.query_one("select pg_backend_pid()", &[]).unwrap().get(0)
 }
 
@@ -271,21 +271,33 @@ fn a_dead_backend_is_replaced(server: &Peer) {
 }
 
 fn a_query_that_is_given_up_is_cancelled(server: &Peer) {
+    const SLEEPS: &str = "select pg_sleep(60)";
+    let ways: [fn(&Connection); 3] = [
+        |connection| drop(connection.query(SLEEPS, &[])),
+        |connection| drop(connection.call(|client| client.batch_execute(SLEEPS))),
+        // The end of one call says nothing about the other.
+        |connection| {
+            osier::scope(|s| {
+                s.spawn_local(|| drop(connection.query(SLEEPS, &[])));
+                s.spawn_local(|| drop(connection.query("select 1", &[])));
+            });
+        },
+    ];
     let (pool, admin) = (open(server, 1), open(server, 1));
     let admin = admin.get().unwrap();
-    let connection = pool.get().unwrap();
-    let backend = pid(&connection);
-    let given_up = osier::timeout(Duration::from_millis(20), move || {
-        let _ = connection.query("select pg_sleep(60)", &[]);
-    });
-    assert!(given_up.is_err());
-    // The only permit is free again, and the connection is another one.
-    let next = pool.get().unwrap();
-    assert_ne!(pid(&next), backend);
-    let there = "select count(*) from pg_stat_activity where pid = $1";
-    eventually("its backend ends", || {
-        admin.query_one(there, &[&backend]).unwrap().get::<_, i64>(0) == 0
-    });
+    for (number, way) in ways.into_iter().enumerate() {
+        let connection = pool.get().unwrap();
+        let backend = pid(&connection);
+        let given_up = osier::timeout(Duration::from_millis(50), move || way(&connection));
+        assert!(given_up.is_err());
+        // The only permit is free again, and the connection is another one.
+        let next = pool.get().unwrap();
+        assert_ne!(pid(&next), backend, "{number}");
+        let there = "select count(*) from pg_stat_activity where pid = $1";
+        eventually("its backend ends", || {
+            admin.query_one(there, &[&backend]).unwrap().get::<_, i64>(0) == 0
+        });
+    }
 }
 
 fn fibers_use_a_pipeline_at_once(server: &Peer) {

@@ -41,7 +41,8 @@
 //!
 //! # Suspends
 //!
-//! Calls of the agent and reads of a body, where ureq's own block. They block a plain thread.
+//! Calls of the agent and reads of a body, where ureq's own block. They block a plain thread, where ureq's timeouts hold for each address, read
+//! and write, and not while a name is looked up.
 //!
 //! # Cancellation
 //!

@@ -2,9 +2,10 @@
 
 use std::fmt;
 use std::io::{self, Read, Write};
-use std::net::Shutdown;
+use std::net::{Shutdown, SocketAddr};
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
+use std::time::Instant;
 
 use osier::net::{TcpStream, ToSocketAddrs};
 use ureq::Error;
@@ -46,7 +47,10 @@ impl<In: Transport> Connector<In> for Fibers {
         if let Some(transport) = chained {
             return Ok(Some(Either::A(transport)));
         }
-        let stream = limited(details.timeout, || TcpStream::connect(&details.addrs[..]))?;
+        let stream = match is_on_fiber() {
+            true => limited(details.timeout, || TcpStream::connect(&details.addrs[..]))?,
+            false => connect_on_thread(&details.addrs, details.timeout)?,
+        };
         stream.set_nodelay(details.config.no_delay())?;
         let stream = Arc::new(Shared(stream));
         let handle: Arc<dyn ShutdownHandle> = stream.clone();
@@ -56,16 +60,49 @@ impl<In: Transport> Connector<In> for Fibers {
     }
 }
 
-/// Makes a call that waits, within ureq's timeout. A plain thread has no [`osier::timeout`] and waits until the call returns.
+/// Whether [`osier::timeout`] can end a call. On a plain thread the timeouts of the socket do, so a name that takes long to look up is waited
+/// for there.
+fn is_on_fiber() -> bool {
+    osier::fiber::id().is_some()
+}
+
+/// Makes a call that waits, within ureq's timeout if the caller is a fiber.
 fn limited<T>(timeout: NextTimeout, call: impl FnOnce() -> io::Result<T>) -> Result<T, Error> {
-    let limit = timeout.not_zero().filter(|_| osier::fiber::id().is_some());
-    let Some(limit) = limit else {
-        return call().map_err(Error::from);
+    let Some(limit) = timeout.not_zero().filter(|_| is_on_fiber()) else {
+        return call().map_err(|error| of_thread(error, timeout));
     };
     match osier::timeout(*limit, call) {
         Ok(done) => done.map_err(Error::from),
         Err(_) => Err(Error::Timeout(timeout.reason)),
     }
+}
+
+/// The error of a call that the timeout of its socket may have ended.
+fn of_thread(error: io::Error, timeout: NextTimeout) -> Error {
+    match error.kind() {
+        io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => Error::Timeout(timeout.reason),
+        _ => Error::from(error),
+    }
+}
+
+/// Connects to the first address that answers, in the time that is left.
+fn connect_on_thread(addresses: &[SocketAddr], timeout: NextTimeout) -> Result<TcpStream, Error> {
+    let Some(limit) = timeout.not_zero() else {
+        return Ok(TcpStream::connect(addresses)?);
+    };
+    let until = Instant::now().checked_add(*limit);
+    let mut failed = Error::HostNotFound;
+    for address in addresses {
+        let left = until.map_or(*limit, |until| until.saturating_duration_since(Instant::now()));
+        if left.is_zero() {
+            return Err(Error::Timeout(timeout.reason));
+        }
+        match TcpStream::connect_timeout(address, left) {
+            Ok(stream) => return Ok(stream),
+            Err(error) => failed = of_thread(error, timeout),
+        }
+    }
+    Err(failed)
 }
 
 struct Shared(TcpStream);
@@ -97,13 +134,21 @@ impl Transport for Stream {
     fn transmit_output(&mut self, amount: usize, timeout: NextTimeout) -> Result<(), Error> {
         let mut stream = &self.stream.0;
         let output = &self.buffers.output()[..amount];
-        limited(timeout.for_write(), || stream.write_all(output))
+        let timeout = timeout.for_write();
+        if !is_on_fiber() {
+            stream.set_write_timeout(timeout.not_zero().map(|limit| *limit))?;
+        }
+        limited(timeout, || stream.write_all(output))
     }
 
     fn await_input(&mut self, timeout: NextTimeout) -> Result<bool, Error> {
         let mut stream = &self.stream.0;
         let room = self.buffers.input_append_buf();
-        let count = limited(timeout.for_read(), || stream.read(room))?;
+        let timeout = timeout.for_read();
+        if !is_on_fiber() {
+            stream.set_read_timeout(timeout.not_zero().map(|limit| *limit))?;
+        }
+        let count = limited(timeout, || stream.read(room))?;
         self.buffers.input_appended(count);
         Ok(count > 0)
     }

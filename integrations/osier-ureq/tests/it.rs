@@ -1,6 +1,6 @@
 //! The agent against servers of the same runtime: many fibers of one thread, the pool, TLS, timeouts, cancellation.
 
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -235,4 +235,28 @@ mod tls {
             assert!(matches!(late, Err(ureq::Error::Timeout(_))), "{late:?}");
         });
     }
+}
+
+/// No [`osier::timeout`] ends a call there.
+#[test]
+fn timeouts_hold_on_a_plain_thread() {
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = silent.local_addr().unwrap();
+    let limit = Some(Duration::from_millis(100));
+    let agent = osier_ureq::with(Config::builder().timeout_global(limit).build());
+    let late = agent.get(format!("http://{address}/")).call();
+    assert!(matches!(late, Err(ureq::Error::Timeout(_))), "{late:?}");
+    // The first one is still in the backlog.
+    let half = std::thread::spawn(move || {
+        drop(silent.accept().unwrap());
+        let (mut stream, _) = silent.accept().unwrap();
+        stream
+            .write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf")
+            .unwrap();
+        let _ = stream.read_to_end(&mut Vec::new());
+    });
+    let late = agent.get(format!("http://{address}/")).call();
+    let late = late.unwrap().body_mut().read_to_string();
+    assert!(matches!(late, Err(ureq::Error::Timeout(_))), "{late:?}");
+    half.join().unwrap();
 }

@@ -479,7 +479,11 @@ impl Patience {
             return socket.wait_readable(longest).map(drop);
         };
         let now = osier::time::now();
-        let deadline = *self.read_deadline.get_or_insert(now + limit);
+        self.read_deadline = self.read_deadline.or_else(|| now.checked_add(limit));
+        // A limit beyond all clocks is none.
+        let Some(deadline) = self.read_deadline else {
+            return socket.wait_readable(longest).map(drop);
+        };
         let rest = deadline.saturating_duration_since(now);
         match socket.wait_readable(rest.min(longest))? {
             false if rest <= longest => Err(io::ErrorKind::TimedOut.into()),

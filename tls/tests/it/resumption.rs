@@ -70,6 +70,21 @@ fn a_key_file_is_read_again() {
     );
     let file = Tickets::from_file(&path).unwrap();
     assert!(!file.reload().unwrap());
+    // Another file with the same date and length, as `rsync -a` leaves it.
+    let (dated, next) = (
+        fs::metadata(&path).unwrap().modified().unwrap(),
+        path.with_extension("next"),
+    );
+    fs::write(&next, [3; 48]).unwrap();
+    fs::File::options()
+        .write(true)
+        .open(&next)
+        .unwrap()
+        .set_modified(dated)
+        .unwrap();
+    fs::rename(&next, &path).unwrap();
+    assert!(file.reload().unwrap());
+    assert!(!file.reload().unwrap());
     fs::write(&path, [2; 96]).unwrap();
     assert!(file.reload().unwrap());
     fs::write(&path, [3; 47]).unwrap();
