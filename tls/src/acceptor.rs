@@ -12,6 +12,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 
 use crate::connector::root_store;
+use crate::error::of_protocol;
 use crate::identity::certificates;
 use crate::provider::{digest, provider, server_provider, versions};
 use crate::resolver::Adapter;
@@ -159,7 +160,8 @@ impl AcceptorBuilder {
     /// Authorities for client certificates, or lists of revoked ones, that cannot be read.
     pub fn build(self) -> Result<Acceptor, Error> {
         let builder = ServerConfig::builder_with_provider(server_provider().clone())
-            .with_protocol_versions(versions(self.min_version))?;
+            .with_protocol_versions(versions(self.min_version))
+            .map_err(of_protocol)?;
         let (ca, is_required) = match &self.clients {
             ClientCertificates::None => (None, false),
             ClientCertificates::Optional(ca) => (Some(ca), false),

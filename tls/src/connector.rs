@@ -12,6 +12,7 @@ use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::sign::SingleCertAndKey;
 use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
 
+use crate::error::of_protocol;
 use crate::identity::certificates;
 use crate::provider::{provider, versions};
 use crate::session::{Catch, Session};
@@ -65,7 +66,7 @@ impl Connector {
     pub(crate) fn session(&self, name: &str) -> Result<Session, Error> {
         let unusable = |_| Error::unusable(format_args!("`{name}` is not the name of a server"));
         let name = ServerName::try_from(name).map_err(unusable)?.to_owned();
-        Ok(Session::client(self.0.clone(), name)?)
+        Session::client(self.0.clone(), name).map_err(of_protocol)
     }
 }
 
@@ -149,7 +150,8 @@ impl ConnectorBuilder {
     /// Authorities that cannot be read, or none.
     pub fn build(self) -> Result<Connector, Error> {
         let builder = ClientConfig::builder_with_provider(provider().clone())
-            .with_protocol_versions(versions(self.min_version))?
+            .with_protocol_versions(versions(self.min_version))
+            .map_err(of_protocol)?
             .dangerous()
             .with_custom_certificate_verifier(verifier(&self.roots)?);
         let mut config = match self.identity {

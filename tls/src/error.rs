@@ -119,10 +119,9 @@ const HINTS: [(&str, &str); 5] = [
 
 impl std::error::Error for Error {}
 
-impl From<rustls::Error> for Error {
-    fn from(error: rustls::Error) -> Error {
-        Error(Kind::Protocol(error))
-    }
+/// No `From`, which would be public: users would have to follow the versions of rustls.
+pub(crate) fn of_protocol(error: rustls::Error) -> Error {
+    Error(Kind::Protocol(error))
 }
 
 impl From<Error> for io::Error {

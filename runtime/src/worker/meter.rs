@@ -47,7 +47,7 @@ pub enum Activity {
 
 impl Activity {
     /// All activities.
-    pub const ALL: [Activity; 9] = [
+    pub const ALL: &[Activity] = &[
         Activity::Running,
         Activity::Ready,
         Activity::Network,

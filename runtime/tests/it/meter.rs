@@ -22,7 +22,8 @@ fn run(body: impl FnOnce(&VirtualClock) + Send) {
 fn spent(meter: &Meter) -> Vec<(Activity, u64)> {
     let seconds = |activity| (activity, meter.spent(activity).as_secs());
     Activity::ALL
-        .into_iter()
+        .iter()
+        .copied()
         .map(seconds)
         .filter(|(_, seconds)| *seconds > 0)
         .collect()

@@ -128,7 +128,8 @@ pub fn jwt(table: Section<'_>) -> Option<jwt::Settings> {
     let default = tokens::Options::default();
     let algorithms = table.parsed_list("algorithms", |name| {
         Algorithm::named(name).ok_or_else(|| {
-            let names = Algorithm::ALL.map(|(name, _)| name).join(", ");
+            let names: Vec<&str> = Algorithm::ALL.iter().map(|(name, _)| *name).collect();
+            let names = names.join(", ");
             format!("choose among {names}")
         })
     });

@@ -156,7 +156,7 @@ impl AccessLog {
             tunnels: AtomicUsize::new(0),
             has_site: has(Field::Site),
             has_id: has(Field::RequestId),
-            has_times: has(Field::Times) || Phase::ALL.into_iter().any(|phase| has(Field::Phase(phase))),
+            has_times: has(Field::Times) || Phase::ALL.iter().copied().any(|phase| has(Field::Phase(phase))),
             format,
             writer: Writer::start(out, false, report)?,
             path: None,

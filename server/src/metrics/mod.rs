@@ -106,7 +106,10 @@ impl Open {
         let count = |protocol| listeners.iter().map(|one| one.of_protocol(protocol)).sum();
         Open {
             all: listeners.iter().map(Connections::count).sum(),
-            protocols: Protocol::ALL.map(|protocol| (protocol, count(protocol))).to_vec(),
+            protocols: Protocol::ALL
+                .iter()
+                .map(|&protocol| (protocol, count(protocol)))
+                .collect(),
         }
     }
 }

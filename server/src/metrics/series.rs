@@ -327,7 +327,7 @@ mod tests {
             let bucket = PHASE_BOUNDS.partition_point(|bound| *bound < Duration::from_nanos(nanos));
             assert_eq!((sum.phases[Phase::Sleep as usize].nanos, sum.requests()), (nanos, 1));
             assert_eq!(sum.phases[Phase::Sleep as usize].times[bucket], 1, "{nanos}");
-            let others = Phase::ALL.into_iter().filter(|phase| *phase != Phase::Run);
+            let others = Phase::ALL.iter().copied().filter(|phase| *phase != Phase::Run);
             let others = others.flat_map(|phase| sum.phases[phase as usize].times);
             assert_eq!(others.sum::<u64>(), 1);
         }

@@ -15,7 +15,7 @@ const REQUESTS: &str = "osier_http_requests_total";
 fn admin(connections: usize) -> Arc<Admin> {
     let open = move || Open {
         all: connections,
-        protocols: Protocol::ALL.into_iter().zip(1..).collect(),
+        protocols: Protocol::ALL.iter().copied().zip(1..).collect(),
     };
     Arc::new(Admin::new(
         Arc::new(Totals::new(2)),

@@ -136,7 +136,7 @@ impl LiveData {
             .map(|(account, bytes)| json!([account.name(), bytes]))
             .collect();
         let memory = json!({ "held": memory::held(), "limit": memory::limit(), "accounts": accounts });
-        let protocols = Protocol::ALL.into_iter().filter_map(|protocol| {
+        let protocols = Protocol::ALL.iter().copied().filter_map(|protocol| {
             let count: usize = connections.iter().map(|one| one.of_protocol(protocol)).sum();
             (count > 0).then(|| json!([protocol.name(), protocol.tls(), count]))
         });

@@ -9,7 +9,7 @@ use osier::sync::Interrupt;
 
 use crate::Error;
 use crate::buffer::Buffer;
-use crate::error::Kind;
+use crate::error::{Kind, of_protocol};
 use crate::export::{NotExportable, Reader, Writer};
 use crate::resolver::{self, Answer};
 use crate::session::{Agreed, Goal, RECORD_BYTES, Session, Sink, Step};
@@ -400,7 +400,7 @@ impl State {
         }
         self.expects_hello &= consumed == 0 && step.is_ok();
         let step = step.map_err(|error| match answer {
-            Answer::Found => self.fail(error.into()),
+            Answer::Found => self.fail(of_protocol(error)),
             Answer::None | Answer::Deferred => {
                 self.fail(Error::new(Kind::UnknownName(self.server_name.clone().flatten())))
             }
@@ -421,7 +421,7 @@ impl State {
     /// Receives bytes behind those that wait.
     fn receive(&mut self, socket: &mut dyn Socket) -> Result<(), Stop> {
         if self.incoming.len() > INCOMING_MAX {
-            return Err(self.fail(rustls::Error::PeerSentOversizedRecord.into()));
+            return Err(self.fail(of_protocol(rustls::Error::PeerSentOversizedRecord)));
         }
         let room = self.incoming.room(RECEIVE_BYTES);
         match socket.receive(room) {

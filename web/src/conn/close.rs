@@ -49,7 +49,7 @@ pub enum CloseReason {
 
 impl CloseReason {
     /// Every reason.
-    pub const ALL: [CloseReason; 16] = [
+    pub const ALL: &[CloseReason] = &[
         CloseReason::Client,
         CloseReason::LastResponse,
         CloseReason::IdleTimeout,
@@ -121,7 +121,7 @@ mod tests {
 
     #[test]
     fn reasons_are_all_listed_at_their_places() {
-        for (place, reason) in CloseReason::ALL.into_iter().enumerate() {
+        for (place, reason) in CloseReason::ALL.iter().copied().enumerate() {
             assert_eq!(reason as usize, place, "{}", reason.as_str());
         }
     }

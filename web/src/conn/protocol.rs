@@ -22,7 +22,7 @@ pub enum Protocol {
 
 impl Protocol {
     /// All protocols, each at the place of its number.
-    pub const ALL: [Protocol; 7] = [
+    pub const ALL: &[Protocol] = &[
         Protocol::Http1,
         Protocol::H2c,
         Protocol::Handshake,
@@ -70,7 +70,7 @@ mod tests {
 
     #[test]
     fn protocols_are_all_listed_at_their_places() {
-        for (place, protocol) in Protocol::ALL.into_iter().enumerate() {
+        for (place, protocol) in Protocol::ALL.iter().copied().enumerate() {
             assert_eq!(protocol as usize, place);
         }
     }

@@ -46,7 +46,7 @@ pub enum Phase {
 
 impl Phase {
     /// All phases, in the order in which logs have them.
-    pub const ALL: [Phase; 10] = [
+    pub const ALL: &[Phase] = &[
         Phase::Accept,
         Phase::Worker,
         Phase::Run,
@@ -123,7 +123,7 @@ impl Times {
 
     /// The phases that have taken time.
     pub fn iter(&self) -> impl Iterator<Item = (Phase, Duration)> {
-        let all = Phase::ALL.into_iter().zip(self.0);
+        let all = Phase::ALL.iter().copied().zip(self.0);
         all.filter(|(_, nanos)| *nanos > 0)
             .map(|(phase, nanos)| (phase, Duration::from_nanos(nanos)))
     }
@@ -305,7 +305,7 @@ impl Timing {
         times.add(Phase::Worker, self.queued.get());
         match &*self.meter.borrow() {
             Some(meter) => {
-                for activity in Activity::ALL {
+                for &activity in Activity::ALL {
                     times = times.with(Phase::of(activity), meter.spent(activity));
                 }
             }

@@ -51,7 +51,7 @@ use Algorithm::*;
 
 impl Algorithm {
     /// All algorithms and their names.
-    pub const ALL: [(&str, Algorithm); 12] = [
+    pub const ALL: &[(&str, Algorithm)] = &[
         ("HS256", Hs256),
         ("HS384", Hs384),
         ("HS512", Hs512),

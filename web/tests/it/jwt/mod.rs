@@ -63,7 +63,7 @@ fn each_algorithm_is_verified_by_the_keys_of_a_set() {
         let token = token(name);
         assert_eq!(outcome(&all, token), Ok(()), "{name}");
         // Only the algorithms that are named are accepted.
-        let one = jwt(SET, |options| options.algorithms = vec![algorithm]);
+        let one = jwt(SET, |options| options.algorithms = vec![*algorithm]);
         for (other, _) in Algorithm::ALL {
             let expected = if other == name { Ok(()) } else { Err(Invalid::Algorithm) };
             assert_eq!(outcome(&one, self::token(other)), expected, "{other} for {name}");
@@ -92,7 +92,7 @@ fn each_key_is_read_from_pem() {
     ] {
         let one = jwt(pem, |_| {});
         for (name, _) in Algorithm::ALL {
-            if names.contains(&name) {
+            if names.contains(name) {
                 assert_eq!(outcome(&one, token(name)), Ok(()), "{name}");
             } else if !name.starts_with("RS") && !name.starts_with("PS") {
                 assert_eq!(outcome(&one, token(name)), Err(Invalid::Algorithm), "{name}");
