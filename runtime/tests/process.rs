@@ -166,6 +166,22 @@ fn a_wait_that_is_dropped_can_be_begun_again() {
 }
 
 #[test]
+#[cfg(feature = "signal")]
+fn a_signal_reaches_a_child_until_it_has_ended() {
+    use osier::signal::Signal;
+    use std::os::unix::process::ExitStatusExt;
+    let mut child = cat();
+    let refused = child.signal(Signal::from_raw(64)).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::InvalidInput, "{refused}");
+    child.signal(Signal::TERM).unwrap();
+    // A zombie takes it as well.
+    testkit::eventually("the end of the child", || state_of(child.id()) == Some('Z'));
+    child.signal(Signal::TERM).unwrap();
+    assert_eq!(child.wait().unwrap().signal(), Some(15));
+    child.signal(Signal::TERM).unwrap();
+}
+
+#[test]
 fn a_child_is_waited_for_while_others_go_on() {
     osier::run(|| {
         let children: Vec<_> = (0..20)

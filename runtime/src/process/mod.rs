@@ -277,6 +277,45 @@ impl Child {
         self.child.as_mut().expect(HERE).kill()
     }
 
+    /// Sends a signal, such as `SIGTERM`, which asks a program to end. A child that has ended is not an error. The child's own children
+    /// do not get it.
+    ///
+    /// ```
+    /// use osier::process::Command;
+    /// use osier::signal::Signal;
+    /// use std::time::Duration;
+    ///
+    /// osier::run(|| {
+    ///     let mut child = Command::new("sleep").arg("60").spawn()?;
+    ///     child.signal(Signal::TERM)?;
+    ///     if osier::timeout(Duration::from_secs(60), || child.wait()).is_err() {
+    ///         child.kill()?; // it has had its time
+    ///     }
+    ///     assert!(!child.wait()?.success());
+    ///     std::io::Result::Ok(())
+    /// })?;
+    /// # std::io::Result::Ok(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// `InvalidInput` for a signal without a name (real-time signals have none), `PermissionDenied`, and the errors of
+    /// [`try_wait`](Child::try_wait).
+    #[cfg(feature = "signal")]
+    #[doc(alias("terminate", "SIGTERM"))]
+    pub fn signal(&mut self, signal: crate::signal::Signal) -> io::Result<()> {
+        use rustix::process::{Pid, Signal, kill_process};
+        let named = Signal::from_named_raw(signal.as_raw()).ok_or_else(|| {
+            let why = format!("{signal} cannot be sent to a child: choose one with a name, such as SIGTERM");
+            io::Error::new(io::ErrorKind::InvalidInput, why)
+        })?;
+        // Another process can have the id only after the child was reaped, and nobody else has this value to do so.
+        match self.try_wait()? {
+            Some(_) => Ok(()),
+            None => Ok(kill_process(Pid::from_child(self.child.as_ref().expect(HERE)), named)?),
+        }
+    }
+
     /// The exit status, if the child has ended.
     ///
     /// # Errors
