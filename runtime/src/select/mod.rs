@@ -277,7 +277,10 @@ macro_rules! __select {
     (@taken $taken:ident []) => { match $taken {} };
     (@taken $taken:ident [({ $output:pat } $leaf:tt { $body:expr }) $($rest:tt)*]) => {
         match $taken {
-            $crate::select::__private::Taken::First($output) => $body,
+            // A `match` of its own, so that the compiler names the pattern that is missing (`None`) and not the types in here.
+            $crate::select::__private::Taken::First(output) => match output {
+                $output => $body,
+            },
             $crate::select::__private::Taken::Rest(taken) => $crate::__select!(@taken taken [$($rest)*]),
         }
     };
