@@ -40,6 +40,29 @@
 //! workers may share one. An [`Identity`] is a certificate with its key; a [`Resolver`] finds one for the name that a client asks
 //! for.
 //!
+//! # STARTTLS
+//!
+//! A protocol that begins in the clear (SMTP, IMAP, XMPP) gives its stream to the acceptor or the connector when both ends have agreed to
+//! encrypt. The timeouts of the socket stay. No byte may be left in a buffer then: it came in the clear, from anybody, and would pass for an
+//! encrypted one. A session that is generic over `Read` and `Write` serves both streams.
+//!
+//! ```
+//! use osier::net::TcpStream;
+//! use osier_tls::{Acceptor, Stream};
+//! use std::io::{self, BufReader, ErrorKind, Write};
+//!
+//! /// The client has sent STARTTLS, and waits for an answer.
+//! fn start_tls(mut reader: BufReader<TcpStream>, acceptor: &Acceptor) -> io::Result<BufReader<Stream>> {
+//!     if !reader.buffer().is_empty() {
+//!         return Err(io::Error::new(ErrorKind::InvalidData, "commands in the clear behind STARTTLS"));
+//!     }
+//!     reader.get_mut().write_all(b"220 go ahead\r\n")?;
+//!     let stream = acceptor.accept(reader.into_inner());
+//!     stream.handshake()?;
+//!     Ok(BufReader::new(stream))
+//! }
+//! ```
+//!
 //! # Limits
 //!
 //! - TLS 1.2 and TLS 1.3, with the cipher suites that rustls has on by default.
