@@ -54,7 +54,7 @@ const STEP: Duration = Duration::from_secs(1);
 /// # What stays real
 ///
 /// The shutdown timeout and the watchdog; time as a plain thread sees it, also inside of [`unblock`](crate::unblock()); callback queues
-/// ([`callbacks`](crate::callbacks)) with their timers; `SystemTime`.
+/// ([`callbacks`](crate::callbacks)) with their timers; the time of day ([`system_now`](crate::time::system_now)), which the simulation moves.
 #[derive(Clone, Debug, Default)]
 #[doc(alias("pause", "MockClock"))]
 pub struct VirtualClock(Virtual);

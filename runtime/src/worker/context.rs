@@ -348,7 +348,8 @@ pub fn now() -> Instant {
     timekeeper(|worker| worker.clock().now()).unwrap_or_else(Instant::now)
 }
 
-/// The time of day: on a simulated host that of the simulation, elsewhere `SystemTime::now()`.
+/// The time of day: on a simulated host that of the simulation, elsewhere `SystemTime::now()`. A
+/// [virtual clock](crate::time::VirtualClock) does not move it.
 ///
 /// # Suspends
 ///
