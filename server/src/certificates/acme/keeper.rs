@@ -123,11 +123,15 @@ struct State {
     served: HashMap<usize, i64>,
     /// Subjects that wait for another process or for the storage.
     waiting: HashSet<usize>,
+    /// The places of the subjects by their names, without those that were given up.
+    places: HashMap<Vec<String>, usize>,
     /// The places of subjects that need no certificate any more.
     given_up: Vec<usize>,
     /// Certificates that the storage has not taken, by their subject.
     unstored: HashMap<usize, Stored>,
     is_ended: bool,
+    /// The keeper of the next configuration. It goes on with the subjects that are attended to here, once they are done.
+    successor: Option<Arc<Keeper>>,
     /// The explanation of windows that was logged last.
     explained: String,
 }
@@ -161,6 +165,16 @@ impl Next {
     }
 }
 
+/// How far a keeper has come with a subject. The keeper of the next configuration goes on from there.
+struct Progress {
+    /// The time of the next look, in seconds since 1970.
+    due: i64,
+    failures: u32,
+    is_waiting: bool,
+    /// The certificate that the storage has not taken.
+    unstored: Option<Stored>,
+}
+
 /// The work on one subject. Its drop puts the subject back into the queue, also when the work panics.
 struct Attending<'k> {
     keeper: &'k Keeper,
@@ -181,23 +195,18 @@ impl Drop for Attending<'_> {
             let error = Error::Failed("a panic while it was ordered; this is a bug, please report it".into());
             keeper.failed(index, &error)
         });
-        let due = keeper.wall();
+        let after = i64::try_from(next.after.as_secs()).unwrap_or(i64::MAX);
+        let due = keeper.wall().saturating_add(after);
         let mut state = keeper.state();
         *state.busy(is_awaited) -= 1;
-        state.failures[index] = if next.has_failed { state.failures[index] + 1 } else { 0 };
-        if next.is_waiting {
-            state.waiting.insert(index);
-        }
-        let after = i64::try_from(next.after.as_secs()).unwrap_or(i64::MAX);
-        match next.is_given_up {
-            true => {
-                state.served.remove(&index);
-                state.given_up.push(index);
-            }
-            false => state.queue.push(Reverse((due.saturating_add(after), index))),
-        }
+        let progress = (!next.is_given_up).then(|| Progress {
+            due,
+            failures: if next.has_failed { state.failures[index] + 1 } else { 0 },
+            is_waiting: next.is_waiting,
+            unstored: state.unstored.remove(&index),
+        });
         drop(state);
-        keeper.news.set();
+        keeper.go_on(index, progress);
     }
 }
 
@@ -212,19 +221,13 @@ impl Keeper {
         clock: Clock,
         before: Option<&Keeper>,
     ) -> Arc<Keeper> {
-        let now = clock();
-        let mut state = State {
+        let (now, places) = (clock(), subjects.iter().enumerate());
+        let state = State {
             failures: vec![0; subjects.len()],
+            places: places.map(|(index, subject)| (subject.names.clone(), index)).collect(),
             ..State::default()
         };
-        for (index, subject) in subjects.iter().enumerate() {
-            let known = before.and_then(|before| before.known(subject));
-            let (due, failures, unstored) = known.unwrap_or((now, 0, None));
-            state.queue.push(Reverse((due, index)));
-            state.failures[index] = failures;
-            state.unstored.extend(unstored.map(|stored| (index, stored)));
-        }
-        Arc::new(Keeper {
+        let keeper = Arc::new(Keeper {
             subjects: Mutex::new(subjects.into_iter().map(Arc::new).collect()),
             resources,
             shelf,
@@ -233,17 +236,65 @@ impl Keeper {
             began: before.map_or(now, |before| before.began),
             state: Mutex::new(state),
             news: Event::new(),
-        })
+        });
+        let known = before.map_or_else(HashSet::new, |before| before.hand_over(&keeper));
+        let mut state = keeper.state();
+        let new = (0..state.failures.len()).filter(|index| !known.contains(index));
+        new.for_each(|index| state.queue.push(Reverse((now, index))));
+        drop(state);
+        keeper
     }
 
-    /// When the certificate is due, how often it has failed, and what the storage has not taken. One that clients wait for
-    /// is due before all others. `None` for a certificate that is new or being attended to.
-    fn known(&self, subject: &Subject) -> Option<(i64, u32, Option<Stored>)> {
-        let (state, subjects) = (self.state(), self.subjects());
+    /// Lets the keeper of the next configuration go on with the subjects that it has, too. Returns its places of them.
+    /// One that clients wait for is due before all others. One that is attended to here follows when that is done.
+    fn hand_over(&self, next: &Arc<Keeper>) -> HashSet<usize> {
+        let (mut state, subjects) = (self.state(), self.subjects());
+        state.successor = Some(Arc::clone(next));
+        let places = state.places.values();
+        let places = places.filter_map(|&index| Some((index, next.place_of(&subjects[index])?)));
+        let places: HashMap<usize, usize> = places.collect();
         let awaited = state.awaited.iter().map(|index| (self.began, *index));
-        let mut queued = state.queue.iter().map(|queued| queued.0).chain(awaited);
-        let (due, index) = queued.find(|(_, index)| *subjects[*index] == *subject)?;
-        Some((due, state.failures[index], state.unstored.get(&index).cloned()))
+        for (due, index) in state.queue.iter().map(|queued| queued.0).chain(awaited) {
+            if let Some(&place) = places.get(&index) {
+                let progress = Progress {
+                    due,
+                    failures: state.failures[index],
+                    is_waiting: state.waiting.contains(&index),
+                    unstored: state.unstored.get(&index).cloned(),
+                };
+                next.state().put_back(place, progress);
+            }
+        }
+        places.into_values().collect()
+    }
+
+    /// The place of a subject that has not been given up. `None` if there is none with these settings.
+    fn place_of(&self, subject: &Subject) -> Option<usize> {
+        let index = *self.state().places.get(&subject.names)?;
+        (*self.subject(index) == *subject).then_some(index)
+    }
+
+    /// Goes on with a subject after the work on it, here or in the keeper of the next configuration. Without `progress`
+    /// it is given up.
+    fn go_on(&self, index: usize, progress: Option<Progress>) {
+        let mut state = self.state();
+        if let Some(next) = state.successor.clone() {
+            drop(state);
+            if let Some(place) = next.place_of(&self.subject(index)) {
+                next.go_on(place, progress);
+            }
+            return;
+        }
+        match progress {
+            Some(progress) => state.put_back(index, progress),
+            None => {
+                state.places.remove(&self.subject(index).names);
+                state.served.remove(&index);
+                state.given_up.push(index);
+            }
+        }
+        drop(state);
+        self.news.set();
     }
 
     /// Attends to the certificates until [`end`](Keeper::end).
@@ -282,12 +333,15 @@ impl Keeper {
     pub fn add(&self, subject: Subject, is_awaited: bool) {
         let now = self.wall();
         let mut state = self.state();
-        let mut subjects = self.subjects();
-        let is_kept =
-            |(index, known): (usize, &Arc<Subject>)| known.names == subject.names && !state.given_up.contains(&index);
-        if subjects.iter().enumerate().any(is_kept) {
+        if let Some(next) = state.successor.clone() {
+            drop(state);
+            return next.add(subject, is_awaited);
+        }
+        if state.places.contains_key(&subject.names) {
             return;
         }
+        let names = subject.names.clone();
+        let mut subjects = self.subjects();
         let index = match state.given_up.pop() {
             Some(index) => {
                 subjects[index] = Arc::new(subject);
@@ -299,11 +353,13 @@ impl Keeper {
                 subjects.len() - 1
             }
         };
+        drop(subjects);
+        state.places.insert(names, index);
         match is_awaited {
             true => state.awaited.push_back(index),
             false => state.queue.push(Reverse((now, index))),
         }
-        drop((subjects, state));
+        drop(state);
         self.news.set();
     }
 
@@ -691,6 +747,16 @@ impl State {
         self.waiting.remove(&index);
         self.busy += 1;
         Ok((index, false))
+    }
+
+    /// Puts a subject into the queue.
+    fn put_back(&mut self, index: usize, progress: Progress) {
+        self.failures[index] = progress.failures;
+        if progress.is_waiting {
+            self.waiting.insert(index);
+        }
+        self.unstored.extend(progress.unstored.map(|stored| (index, stored)));
+        self.queue.push(Reverse((progress.due, index)));
     }
 
     fn busy(&mut self, is_awaited: bool) -> &mut usize {

@@ -1,5 +1,6 @@
 //! The whole client against an issuer in memory.
 
+use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
@@ -12,7 +13,7 @@ use super::issue::{self, Resources, Subject, advice};
 use super::jose::Binding;
 use super::keeper::{Clock, Keeper, Shelf, system_clock};
 use super::order::Kind;
-use super::protocol::Error;
+use super::protocol::{Error, Received, Transport};
 use super::schedule::Window;
 use super::scripted::{DIRECTORY, Issuer, Memory, Script};
 use super::settings::{Issuer as At, Settings};
@@ -802,4 +803,97 @@ fn a_reload_does_not_ask_again_who_has_just_refused() {
             .count()
     };
     assert_eq!((tries("a.example"), tries("b.example")), (1, 1), "{lines:?}");
+}
+
+/// The way to an issuer whose responses take seconds.
+struct Slow(Arc<Issuer>);
+
+impl Transport for Slow {
+    fn send(&self, method: &str, url: &str, body: Option<&str>) -> io::Result<Received> {
+        osier::sleep(Duration::from_secs(5));
+        self.0.send(method, url, body)
+    }
+}
+
+/// A keeper is replaced by another one while its first order is on its way to a slow issuer, and that one runs on for a
+/// time. Returns what they say.
+fn reloaded(issuer: &Arc<Issuer>, storage: Arc<Memory>, time: Duration) -> Vec<String> {
+    let lines = Arc::new(Mutex::new(Vec::new()));
+    let say = Say::new({
+        let lines = lines.clone();
+        move |line| lines.lock().unwrap().push(line.text.to_string())
+    });
+    let issuer = issuer.clone();
+    run(move || {
+        let (shelf, clock) = (Arc::new(Served::default()), virtual_clock());
+        let keeper = |before: Option<&Keeper>| {
+            let issuer = issuer.clone();
+            let board = Arc::new(issuer.shown.clone());
+            let connect = move |_: &At| Ok(Arc::new(Slow(issuer.clone())) as Arc<dyn Transport>);
+            let resources = Resources::new(storage.clone(), board, Box::new(connect));
+            let subjects = vec![subject(&["a.example"])];
+            Keeper::new(subjects, resources, shelf.clone(), say.clone(), clock.clone(), before)
+        };
+        let run_for = |keeper: &Arc<Keeper>, time| {
+            let (running, ended) = (keeper.clone(), keeper.clone());
+            let running = osier::spawn(move || running.run());
+            osier::sleep(time);
+            ended.end();
+            running.join().unwrap();
+        };
+        let first = keeper(None);
+        run_for(&first, Duration::from_secs(8));
+        // Two reloads in a row.
+        let second = keeper(Some(&first));
+        run_for(&keeper(Some(&second)), time);
+    });
+    lines.lock().unwrap().clone()
+}
+
+#[test]
+fn a_reload_during_an_attempt_keeps_its_failures_and_its_pause() {
+    let refuses = Script {
+        refuses_orders: Some((500, json!({}), None)),
+        ..script()
+    };
+    let lines = reloaded(&Issuer::new(refuses), Arc::default(), Duration::from_secs(190));
+    // The second pause is twice as long as the first.
+    assert_eq!(lines.len(), 4, "{lines:?}");
+    assert!(
+        lines[1].contains(" is in 2 min") && lines[3].contains(" is in 3 min"),
+        "{lines:?}"
+    );
+}
+
+#[test]
+fn a_reload_during_an_attempt_keeps_a_certificate_that_finds_no_room() {
+    let (issuer, storage) = (Issuer::new(script()), Arc::new(Memory::default()));
+    storage.is_full.store(true, Relaxed);
+    let lines = reloaded(&issuer, storage, Duration::from_secs(300));
+    assert!(lines[1].contains("it is served from memory"), "{lines:?}");
+    assert_eq!(issuer.counts().1.len(), 1, "{lines:?}");
+}
+
+/// It held up a worker for 20 s with 4,000 sites.
+#[test]
+fn a_reload_with_thousands_of_certificates_takes_no_time() {
+    let subjects = || -> Vec<Subject> {
+        (0..20_000)
+            .map(|number| subject(&[&format!("n{number}.many.example")]))
+            .collect()
+    };
+    let issuer = Issuer::new(script());
+    let keeper = |before: Option<&Keeper>| {
+        let resources = means_on(&issuer, Arc::new(Memory::default()));
+        let shelf = Arc::new(Served::default());
+        Keeper::new(subjects(), resources, shelf, Say::new(|_| {}), system_clock(), before)
+    };
+    let first = keeper(None);
+    let began = std::time::Instant::now();
+    let second = keeper(Some(&first));
+    for subject in subjects() {
+        second.add(subject, false);
+    }
+    let taken = began.elapsed();
+    assert!(taken < Duration::from_secs(20), "{taken:?}");
 }
