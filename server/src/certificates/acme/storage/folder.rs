@@ -6,6 +6,7 @@
 //!   certificates/NAME.order      an order on its way: its URL, its issuer and the private key
 //!   certificates/NAME.advice     the issuer's answer about the renewal
 //!   locks/NAME                   locked by the process that orders the certificate of NAME
+//!   locks/+accounts              locked by the process that makes an account's key
 //! ```
 //!
 //! `certificates/state.rs` writes the files, so a reader sees the old one or the new one, and only the server's user can read them.
@@ -52,6 +53,9 @@ impl Drop for Locked {
     }
 }
 
+/// The file name of the lock of all accounts. No name of a host gives it.
+const ACCOUNTS: &str = "+accounts";
+
 /// The largest file that is read.
 const FILE_MAX: u64 = 1 << 20;
 
@@ -77,7 +81,7 @@ impl Folder {
     /// # Errors
     /// When the file cannot be made.
     pub fn lock(&self, name: &str) -> io::Result<Locking> {
-        let file = self.lock_file(name)?;
+        let file = self.lock_file(&file_name(name))?;
         match file.try_lock() {
             Ok(()) => Ok(Locking::Taken(Box::new(Locked { file }))),
             Err(TryLockError::WouldBlock) => Ok(Locking::Busy(BUSY)),
@@ -147,7 +151,7 @@ impl Folder {
     /// When the file cannot be read or written, or holds something else. A key that is damaged is not replaced in
     /// silence: the account's rights would be lost.
     pub fn account(&self, issuer: &str) -> io::Result<AccountKey> {
-        let _lock = self.wait_for("accounts")?;
+        let _lock = self.wait_for(ACCOUNTS)?;
         let path = self.path("accounts", issuer, "json");
         if let Some(text) = read(&path)? {
             let key = account_from_text(&text);
@@ -159,15 +163,15 @@ impl Folder {
     }
 
     /// Waits for a lock that other processes hold only for moments.
-    fn wait_for(&self, name: &str) -> io::Result<Locked> {
-        let file = self.lock_file(name)?;
+    fn wait_for(&self, file_name: &str) -> io::Result<Locked> {
+        let file = self.lock_file(file_name)?;
         file.lock()?;
         Ok(Locked { file })
     }
 
     /// Opens the file of a lock.
-    fn lock_file(&self, name: &str) -> io::Result<std::fs::File> {
-        let path = self.folder("locks")?.join(file_name(name));
+    fn lock_file(&self, file_name: &str) -> io::Result<std::fs::File> {
+        let path = self.folder("locks")?.join(file_name);
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false).mode(0o600);
         options.open(path)?.into_std()
@@ -386,6 +390,21 @@ mod tests {
         assert!(take("b.example").is_some());
         drop(first);
         assert!(take("a.example").is_some());
+    }
+
+    /// The order of a host called `accounts` waited for itself, and all other orders for it.
+    #[test]
+    fn no_host_has_the_lock_of_the_accounts() {
+        for host in ["accounts", "+accounts", "*accounts", ":accounts."] {
+            let folder = Temporary::new();
+            let storage = storage(&folder);
+            let _lock = storage.lock(host).unwrap();
+            let (tell, told) = std::sync::mpsc::channel();
+            // Not joined: if it waits, it does for ever.
+            std::thread::spawn(move || tell.send(storage.account("https://issuer.example/dir").is_ok()));
+            let done = told.recv_timeout(Duration::from_secs(30));
+            assert_eq!(done, Ok(true), "{host}");
+        }
     }
 
     #[test]
