@@ -22,7 +22,7 @@ use super::order::{self, Kind, Wanted};
 use super::protocol::{Client, Directory, Error, Problem, Transport, one_line};
 use super::schedule::{Validity, Window};
 use super::settings::{Issuer, Settings};
-use super::storage::{Advice, Pending, Storage, Stored};
+use super::storage::{Advice, Origin, Pending, Storage, Stored};
 use crate::certificates::x509::Certificate;
 
 /// Time for which a fetched directory of an issuer is used.
@@ -126,6 +126,15 @@ impl Subject {
         leaf(&stored.chain).is_some_and(|leaf| self.names.iter().all(|name| leaf.is_for(name)))
     }
 
+    /// Whether one of the issuers would sign such a certificate again: the settings may have changed. True if it is not
+    /// known where the certificate comes from.
+    pub fn still_wants(&self, stored: &Stored) -> bool {
+        let Settings { issuers, profile, .. } = &self.settings;
+        stored.origin.as_ref().is_none_or(|origin| {
+            origin.profile == *profile && issuers.iter().any(|issuer| issuer.directory == origin.issuer)
+        })
+    }
+
     /// Whether a stored certificate is for some of the names.
     pub fn is_partly_served_by(&self, stored: &Stored) -> bool {
         leaf(&stored.chain).is_some_and(|leaf| self.names.iter().any(|name| leaf.is_for(name)))
@@ -197,13 +206,23 @@ fn order(
     let (email, binding) = (subject.settings.email.as_deref(), issuer.binding.as_ref());
     let mut client = Client::sign_in(&*transport, directory, &account, email, binding)?;
 
+    let origin = Origin {
+        issuer: issuer.directory.clone(),
+        profile: subject.settings.profile.clone(),
+    };
     let pending = resources.stored(resources.storage.pending(subject.name()))?;
-    if let Some(pending) =
-        pending.filter(|pending| pending.issuer == issuer.directory && pending.names == subject.names)
+    let is_wanted = |pending: &Pending| {
+        pending.issuer == origin.issuer && pending.profile == origin.profile && pending.names == subject.names
+    };
+    if let Some(pending) = pending.filter(is_wanted)
         && let Some(chain) = order::resume(&mut client, &pending.url)?
     {
-        let key = pending.key;
-        match store(subject, resources, Stored { key, chain }) {
+        let stored = Stored {
+            key: pending.key,
+            chain,
+            origin: Some(origin.clone()),
+        };
+        match store(subject, resources, stored) {
             // The same order would bring the same certificate each time.
             Err(Error::Malformed(_)) => {}
             done => return done,
@@ -220,8 +239,9 @@ fn order(
     let made = request(&subject.names);
     let (key, request) = made.map_err(|error| Error::Failed(format!("no signing request can be made: {error}")))?;
     let pending = Pending {
-        issuer: issuer.directory.clone(),
+        issuer: origin.issuer.clone(),
         url: order.url.clone(),
+        profile: origin.profile.clone(),
         names: subject.names.clone(),
         key: key.clone(),
     };
@@ -231,7 +251,8 @@ fn order(
         put => resources.stored(put)?,
     }
     let chain = order::finalize(&mut client, &order, &request)?;
-    store(subject, resources, Stored { key, chain })
+    let origin = Some(origin);
+    store(subject, resources, Stored { key, chain, origin })
 }
 
 /// Whether an error means a full disk or quota. Stored data can still be read then.

@@ -419,15 +419,45 @@ impl Keeper {
             }
         };
         let read = found.as_ref().and_then(|stored| issue::read(&stored.chain));
+        let is_outdated = found.as_ref().is_some_and(|stored| self.is_outdated(index, stored));
         match &found {
             Some(stored) => self.serve(index, stored),
             None if self.serves_another(index) => {}
             None => self.shelf.missing(subject),
         }
-        match read.as_ref().and_then(|read| self.not_before(subject, read)) {
+        let pause = read.as_ref().and_then(|read| self.not_before(subject, read));
+        match pause.filter(|_| !is_outdated) {
             Some(pause) => Next::look(pause),
             None => self.order(index, read.as_ref()),
         }
+    }
+
+    /// Whether the settings want another issuer or profile than those of a stored certificate. Only the first look counts,
+    /// and those after failures: another machine that still has the old settings would replace the new certificate, this
+    /// one that of the other, and so on.
+    fn is_outdated(&self, index: usize, stored: &Stored) -> bool {
+        let subject = self.subject(index);
+        let (is_first, has_failed) = {
+            let state = self.state();
+            (!state.served.contains_key(&index), state.failures[index] > 0)
+        };
+        let is_outdated = (is_first || has_failed) && !subject.still_wants(stored);
+        if is_first
+            && is_outdated
+            && let Some(origin) = &stored.origin
+        {
+            let (name, issuer) = (subject.name(), &origin.issuer);
+            let profile = origin
+                .profile
+                .as_ref()
+                .map(|profile| format!(" and its profile '{profile}'"));
+            self.say.info(format_args!(
+                "the certificate of {name} is from {issuer}{}, which is not what the configuration asks for: \
+                 it is served until another one is issued",
+                profile.unwrap_or_default()
+            ));
+        }
+        is_outdated
     }
 
     /// Serves what is stored for some of the names until there is a certificate for all: a site has got another host. False

@@ -248,6 +248,7 @@ impl Issuer {
         Stored {
             chain: params.signed_by(&key, &self.signer).unwrap().pem(),
             key: key.serialize_pem(),
+            origin: None,
         }
     }
 

@@ -17,7 +17,7 @@ use super::protocol::{Error, Received, Transport};
 use super::schedule::Window;
 use super::scripted::{DIRECTORY, Issuer, Memory, Script};
 use super::settings::{Issuer as At, Settings};
-use super::storage::{Advice, Folder as FolderStorage, Locking, Pooled, Storage, Stored};
+use super::storage::{Advice, Folder as FolderStorage, Locking, Origin, Pooled, Storage, Stored};
 use crate::log::operator::Say;
 
 fn script() -> Script {
@@ -761,6 +761,79 @@ fn who_has_no_lock_waits_for_what_the_other_process_stores() {
         Duration::from_secs(100),
     );
     assert_eq!(served, ["a.example"]);
+}
+
+/// A certificate of the issuer for trials was served for two months after its settings were gone.
+#[test]
+fn a_certificate_of_other_settings_is_replaced_and_served_meanwhile() {
+    let (issuer, storage) = (
+        Issuer::new(Script {
+            profiles: vec!["shortlived".into()],
+            is_down: true,
+            ..script()
+        }),
+        Arc::new(Memory::default()),
+    );
+    let origin = Some(Origin {
+        issuer: "https://trials.test/dir".into(),
+        profile: None,
+    });
+    let of_trials = Stored {
+        origin,
+        ..issuer.issue(&["a.example".to_owned()])
+    };
+    storage.put_certificate("a.example", &of_trials).unwrap();
+    let (counted, is_up) = (issuer.clone(), issuer.clone());
+    run(move || {
+        let (kept, clock) = (Kept::on(storage.clone()), virtual_clock());
+        let origin = || storage.certificate("a.example").unwrap().unwrap().origin.unwrap();
+        let wanted = subject(&["a.example"]);
+        let up = osier::spawn(move || {
+            osier::sleep(Duration::from_secs(60));
+            is_up.script.lock().unwrap().is_down = false;
+        });
+        kept.run(&issuer, vec![wanted.clone()], &clock, HOUR);
+        up.join().unwrap();
+        let lines = kept.lines();
+        assert!(
+            lines[0].starts_with("the certificate of a.example is from https://trials.test/dir, which is not")
+                && lines[2].ends_with("until then the old one is served"),
+            "{lines:?}"
+        );
+        assert_eq!(
+            (origin().issuer.as_str(), counted.counts().1.len()),
+            (DIRECTORY, 1),
+            "{lines:?}"
+        );
+        // Another profile is another certificate, too, and one order is enough.
+        let mut short = wanted;
+        short.settings.profile = Some("shortlived".into());
+        for _ in 0..2 {
+            kept.run(&issuer, vec![short.clone()], &clock, HOUR);
+            let lines = kept.lines();
+            assert_eq!(counted.counts().1.len(), 2, "{lines:?}");
+        }
+        assert_eq!(origin().profile.as_deref(), Some("shortlived"));
+    });
+}
+
+#[test]
+fn a_machine_with_other_settings_that_stores_its_certificate_is_left_to_do_so() {
+    let (issuer, storage) = (Issuer::new(script()), Arc::new(Memory::default()));
+    let counted = issuer.clone();
+    let lines = run(move || {
+        let kept = Kept::on(storage.clone());
+        let other = osier::spawn(move || {
+            osier::sleep(HOUR);
+            let mut stored = storage.certificate("a.example").unwrap().unwrap();
+            stored.origin.as_mut().unwrap().issuer = "https://trials.test/dir".into();
+            storage.put_certificate("a.example", &stored).unwrap();
+        });
+        kept.run(&issuer, vec![subject(&["a.example"])], &virtual_clock(), DAY);
+        other.join().unwrap();
+        kept.lines()
+    });
+    assert_eq!(counted.counts().1.len(), 1, "{lines:?}");
 }
 
 #[test]

@@ -280,6 +280,7 @@ fn read(path: &Path) -> io::Result<Option<String>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::certificates::acme::storage::Origin;
     use std::os::unix::fs::PermissionsExt;
     use testkit::Folder as Temporary;
 
@@ -299,6 +300,10 @@ mod tests {
         let stored = Stored {
             key: "-----BEGIN PRIVATE KEY-----\nk\n-----END PRIVATE KEY-----\n".into(),
             chain: "-----BEGIN CERTIFICATE-----\na\n-----END CERTIFICATE-----\n".into(),
+            origin: Some(Origin {
+                issuer: "https://issuer/dir".into(),
+                profile: Some("shortlived".into()),
+            }),
         };
         storage.put_certificate("*.example.org", &stored).unwrap();
         assert!(storage.certificate("*.example.org").unwrap() == Some(stored));
@@ -322,6 +327,7 @@ mod tests {
         let stored = |text: &str| Stored {
             key: "-----BEGIN PRIVATE KEY-----\nk\n-----END PRIVATE KEY-----\n".into(),
             chain: format!("-----BEGIN CERTIFICATE-----\n{text}\n-----END CERTIFICATE-----\n"),
+            origin: None,
         };
         let old = stored("old");
         storage.put_certificate("a.example", &old).unwrap();
@@ -348,6 +354,7 @@ mod tests {
         let pending = Pending {
             issuer: "https://issuer/dir".into(),
             url: "https://issuer/order/1".into(),
+            profile: None,
             names: vec!["a.example".into(), "b.example".into()],
             key: "key".into(),
         };
@@ -356,6 +363,7 @@ mod tests {
         let stored = Stored {
             key: "k\n".into(),
             chain: "-----BEGIN CERTIFICATE-----\n".into(),
+            origin: None,
         };
         storage.put_certificate("a.example", &stored).unwrap();
         assert!(storage.pending("a.example").unwrap().is_none());

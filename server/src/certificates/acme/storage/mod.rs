@@ -78,6 +78,10 @@ pub type Lock = Box<dyn Held>;
 /// A lock that is released when it is dropped.
 pub trait Held: Send {}
 
+/// The beginnings of the lines that tell the origin of a certificate.
+const ISSUER: &str = "Issuer: ";
+const PROFILE: &str = "Profile: ";
+
 /// A certificate with its key.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Stored {
@@ -85,6 +89,16 @@ pub struct Stored {
     pub key: String,
     /// The chain, in PEM.
     pub chain: String,
+    /// The order that has brought it, if that is known.
+    pub origin: Option<Origin>,
+}
+
+/// The issuer of a certificate, and how it was ordered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Origin {
+    /// The URL of the issuer's directory.
+    pub issuer: String,
+    pub profile: Option<String>,
 }
 
 #[cfg(test)]
@@ -106,6 +120,7 @@ impl Stored {
         Stored {
             chain: chain.self_signed(&key).unwrap().pem(),
             key: key.serialize_pem(),
+            origin: None,
         }
     }
 }
@@ -115,6 +130,8 @@ impl Stored {
 pub struct Pending {
     pub issuer: String,
     pub url: String,
+    /// The kind of certificate that was ordered.
+    pub profile: Option<String>,
     /// The names, in the order of the request.
     pub names: Vec<String>,
     /// The private key of the certificate, in PEM.
@@ -141,18 +158,30 @@ impl Stored {
         Identity::from_pem(self.chain.as_bytes(), self.key.as_bytes()).map_err(|error| error.to_string())
     }
 
-    /// Key and chain in one text, so that they always belong together.
+    /// Key and chain in one text, so that they always belong together. Readers of PEM skip the lines about the origin,
+    /// which come before the key.
     pub(super) fn to_text(&self) -> String {
-        format!("{}\n{}", self.key.trim_end(), self.chain)
+        let mut text = String::new();
+        if let Some(Origin { issuer, profile }) = &self.origin {
+            text += &format!("{ISSUER}{issuer}\n");
+            text.extend(profile.iter().map(|profile| format!("{PROFILE}{profile}\n")));
+        }
+        format!("{text}{}\n{}", self.key.trim_end(), self.chain)
     }
 
     pub(super) fn from_text(text: &str) -> io::Result<Stored> {
         let split = text.find("-----BEGIN CERTIFICATE-----").filter(|&at| at > 0);
         let split = split.ok_or_else(|| malformed("it has no key before its certificates"))?;
         let (key, chain) = text.split_at(split);
+        let (head, key) = key.split_at(key.find("-----BEGIN").unwrap_or_default());
+        let line = |name: &str| head.lines().find_map(|line| line.strip_prefix(name)).map(str::to_owned);
         Ok(Stored {
             key: key.to_owned(),
             chain: chain.to_owned(),
+            origin: line(ISSUER).map(|issuer| Origin {
+                issuer,
+                profile: line(PROFILE),
+            }),
         })
     }
 }
@@ -162,10 +191,11 @@ impl Pending {
         let Pending {
             issuer,
             url,
+            profile,
             names,
             key,
         } = self;
-        json!({ "issuer": issuer, "url": url, "names": names, "key": key }).to_string()
+        json!({ "issuer": issuer, "url": url, "profile": profile, "names": names, "key": key }).to_string()
     }
 
     pub(super) fn from_text(text: &str) -> io::Result<Pending> {
@@ -180,6 +210,7 @@ impl Pending {
         Ok(Pending {
             issuer,
             url,
+            profile: value["profile"].as_str().map(str::to_owned),
             names,
             key,
         })

@@ -201,6 +201,7 @@ mod tests {
             let stored = Stored {
                 key: "key".into(),
                 chain: "-----BEGIN CERTIFICATE-----".into(),
+                origin: None,
             };
             let taken = |machine: &InRedis| match machine.lock("a.example").unwrap() {
                 Locking::Taken(lock) => Some(lock),
