@@ -88,6 +88,17 @@ impl Auto {
         Ok(())
     }
 
+    /// Shows a certificate to clients from now on that the folder does not have.
+    ///
+    /// # Errors
+    /// One line: the certificate cannot be used with its key.
+    pub fn hold(&self, unstored: &Stored) -> Result<(), String> {
+        let identity = unstored.identity()?;
+        *locked(&self.current) = Current::Read(identity);
+        self.ends.store(issue::end(&unstored.chain), Ordering::Relaxed);
+        Ok(())
+    }
+
     /// The name of the certificate, and the end of its validity in seconds since 1970. `None` while there is no
     /// certificate.
     pub fn ends(&self) -> Option<(String, i64)> {
@@ -192,6 +203,15 @@ mod tests {
         auto.replace(&stored).unwrap();
         assert!(auto.find(None).is_none() && auto.ends().is_none());
         assert!(auto.replace(&stored).is_err() && auto.ends().is_none());
+    }
+
+    #[test]
+    fn a_certificate_that_found_no_room_is_shown_to_the_first_client() {
+        let folder = testkit::Folder::new();
+        let [stored, unstored] = [0, 1].map(|_| Stored::self_signed("a.example.org"));
+        let auto = auto(&folder, &stored);
+        auto.hold(&unstored).unwrap();
+        assert_eq!(leaf(auto.find(None)), leaf(unstored.identity().ok()));
     }
 
     #[test]

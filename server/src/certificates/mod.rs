@@ -461,6 +461,14 @@ impl Shelf for Certificates {
         }
     }
 
+    fn hold(&self, subject: &Subject, stored: &Stored) -> Result<(), String> {
+        let auto = locked(&self.autos).get(&subject.names).cloned();
+        match auto {
+            Some(auto) => auto.hold(stored),
+            None => self.on_demand.put(subject.name(), stored).map(drop),
+        }
+    }
+
     fn may_order(&self, subject: &Subject) -> bool {
         self.on_demand.may_order(subject.name(), &ask)
     }

@@ -64,6 +64,14 @@ pub trait Shelf: Send + Sync {
     /// One line: the certificate cannot be used with its key.
     fn put(&self, subject: &Subject, stored: &Stored) -> Result<(), String>;
 
+    /// Serves a certificate that the storage has not taken, as [`put`](Shelf::put) does.
+    ///
+    /// # Errors
+    /// Those of [`put`](Shelf::put).
+    fn hold(&self, subject: &Subject, stored: &Stored) -> Result<(), String> {
+        self.put(subject, stored)
+    }
+
     /// Called while there is no certificate for these names yet.
     fn missing(&self, _subject: &Subject) {}
 
@@ -599,7 +607,10 @@ impl Keeper {
     /// Serves a new certificate.
     fn obtained(&self, index: usize, issuer: &str, obtained: Obtained) -> Next {
         let Obtained { stored, unstored } = obtained;
-        self.serve(index, &stored);
+        match unstored {
+            None => self.serve(index, &stored),
+            Some(_) => self.serve_unstored(index, &stored),
+        }
         self.shelf.issued();
         let names = self.subject(index).names.join(", ");
         self.say
@@ -637,7 +648,7 @@ impl Keeper {
     fn store_again(&self, index: usize, stored: &Stored) -> Next {
         let (storage, subject) = (&self.resources.storage, self.subject(index));
         let name = subject.name();
-        self.serve(index, stored);
+        self.serve_unstored(index, stored);
         let _lock = match storage.lock(name) {
             Ok(Locking::Taken(lock)) => lock,
             Ok(Locking::Busy(pause)) => return Next::wait(pause),
@@ -721,14 +732,24 @@ impl Keeper {
         }
     }
 
-    /// Serves a certificate from now on.
+    /// Serves a stored certificate from now on.
     fn serve(&self, index: usize, stored: &Stored) {
-        let subject = &self.subject(index);
-        match self.shelf.put(subject, stored) {
+        self.served(index, stored, self.shelf.put(&self.subject(index), stored));
+    }
+
+    /// Serves a certificate from now on that is nowhere but in memory.
+    fn serve_unstored(&self, index: usize, stored: &Stored) {
+        self.served(index, stored, self.shelf.hold(&self.subject(index), stored));
+    }
+
+    /// Notes that a certificate is served, or says why it cannot be.
+    fn served(&self, index: usize, stored: &Stored, served: Result<(), String>) {
+        match served {
             Ok(()) => {
                 self.state().served.insert(index, issue::end(&stored.chain));
             }
             Err(why) => {
+                let subject = self.subject(index);
                 let name = subject.name();
                 self.say
                     .error(format_args!("the certificate of {name} cannot be used: {why}"));

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::path::Path;
-use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -289,12 +289,21 @@ fn a_finalized_order_whose_certificate_is_gone_is_ordered_anew() {
 
 /// Collects what is served.
 #[derive(Default)]
-struct Served(Mutex<Vec<String>>);
+struct Served {
+    names: Mutex<Vec<String>>,
+    /// How often a certificate was served that is in memory only.
+    held: AtomicUsize,
+}
 
 impl Shelf for Served {
     fn put(&self, subject: &Subject, _: &Stored) -> Result<(), String> {
-        self.0.lock().unwrap().push(subject.names.join(","));
+        self.names.lock().unwrap().push(subject.names.join(","));
         Ok(())
+    }
+
+    fn hold(&self, subject: &Subject, stored: &Stored) -> Result<(), String> {
+        self.held.fetch_add(1, Relaxed);
+        self.put(subject, stored)
     }
 }
 
@@ -347,7 +356,7 @@ impl Kept {
     }
 
     fn served(&self) -> usize {
-        std::mem::take(&mut *self.served.0.lock().unwrap()).len()
+        std::mem::take(&mut *self.served.names.lock().unwrap()).len()
     }
 }
 
@@ -552,7 +561,7 @@ fn a_certificate_that_is_not_valid_by_this_clock_is_not_ordered_each_hour() {
 fn a_certificate_that_finds_no_room_is_served_and_not_ordered_again() {
     let (issuer, storage) = (Issuer::new(script()), Arc::new(Memory::default()));
     storage.is_full.store(true, Relaxed);
-    let (orders, lines, served) = run({
+    let (orders, lines, served, held) = run({
         let issuer = issuer.clone();
         move || {
             let (kept, clock) = (Kept::on(storage.clone()), virtual_clock());
@@ -568,11 +577,13 @@ fn a_certificate_that_finds_no_room_is_served_and_not_ordered_again() {
                 "{:?}",
                 kept.lines()
             );
-            (issuer.counts().1.len(), kept.lines(), kept.served())
+            let (served, held) = (kept.served(), kept.served.held.load(Relaxed));
+            (issuer.counts().1.len(), kept.lines(), served, held)
         }
     });
     assert_eq!(orders, 1);
-    assert!(served > 0);
+    // It is in the storage in the end.
+    assert!(held > 0 && served > held, "{served} {held}");
     assert!(lines[0].contains("has issued a certificate for a.example"), "{lines:?}");
     assert!(
         lines[1].starts_with("the certificate of a.example cannot be stored: the memory: no storage space")
@@ -685,7 +696,7 @@ fn keep(issuer: &Arc<Issuer>, folder: &Path, subjects: Vec<Subject>, time: Durat
         running.join().unwrap();
     });
     let lines = lines.lock().unwrap().clone();
-    let served = served.0.lock().unwrap().clone();
+    let served = served.names.lock().unwrap().clone();
     (served, lines)
 }
 
