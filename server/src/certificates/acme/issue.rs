@@ -49,6 +49,8 @@ pub struct Resources {
     connect: Connect,
     /// The issuers used so far, by the URL of their directory.
     issuers: Mutex<HashMap<String, Known>>,
+    /// The ends of the times for which issuers want to be left alone: by everybody, or by the orders of one name.
+    pauses: Mutex<HashMap<(String, Option<String>), Instant>>,
 }
 
 /// A connection to an issuer, and the time at which its directory was fetched.
@@ -68,7 +70,44 @@ impl Resources {
             board,
             connect,
             issuers: Mutex::default(),
+            pauses: Mutex::default(),
         }
+    }
+
+    /// The time for which an issuer wants no order of a name. Zero if it may be asked.
+    pub fn pause(&self, issuer: &Issuer, name: &str) -> Duration {
+        let (pauses, now) = (self.pauses(), osier::time::now());
+        let left = |name: Option<String>| {
+            let end = pauses.get(&(issuer.directory.clone(), name));
+            end.map_or(Duration::ZERO, |end| end.saturating_duration_since(now))
+        };
+        let left = left(None).max(left(Some(name.to_owned())));
+        // The times of the keeper are whole seconds.
+        if left > Duration::from_secs(1) {
+            left
+        } else {
+            Duration::ZERO
+        }
+    }
+
+    /// Leaves an issuer alone for as long as it asks for, with the orders of one name or with all.
+    fn leave_alone(&self, issuer: &Issuer, name: Option<&str>, error: &Error) {
+        let now = osier::time::now();
+        let Some(end) = error.retry_after().and_then(|asked| now.checked_add(asked)) else {
+            return;
+        };
+        let mut pauses = self.pauses();
+        pauses.retain(|_, end| *end > now);
+        pauses.insert((issuer.directory.clone(), name.map(str::to_owned)), end);
+    }
+
+    /// Takes over the pauses that issuers have asked for before a reload.
+    pub fn take_pauses(&self, before: &Resources) {
+        self.pauses().clone_from(&before.pauses());
+    }
+
+    fn pauses(&self) -> MutexGuard<'_, HashMap<(String, Option<String>), Instant>> {
+        self.pauses.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The connection to an issuer, and its directory.
@@ -187,8 +226,10 @@ pub fn obtain(
     replaces: Option<&str>,
 ) -> Result<Obtained, Error> {
     let obtained = order(subject, issuer, resources, kinds, replaces);
-    if obtained.is_err() {
+    if let Err(error) = &obtained {
         resources.forget(issuer);
+        let name = error.is_about_order().then(|| subject.name());
+        resources.leave_alone(issuer, name, error);
     }
     obtained
 }
@@ -204,7 +245,8 @@ fn order(
     let account: AccountKey = resources.stored(resources.storage.account(&issuer.directory))?;
     let (transport, directory) = resources.issuer(issuer)?;
     let (email, binding) = (subject.settings.email.as_deref(), issuer.binding.as_ref());
-    let mut client = Client::sign_in(&*transport, directory, &account, email, binding)?;
+    let client = Client::sign_in(&*transport, directory, &account, email, binding);
+    let mut client = client.inspect_err(|error| resources.leave_alone(issuer, None, error))?;
 
     let origin = Origin {
         issuer: issuer.directory.clone(),

@@ -28,6 +28,7 @@ use super::issue::{self, ASK, Obtained, Read, Resources, Subject};
 use super::order::Kind;
 use super::protocol::Error;
 use super::schedule::{self, Validity};
+use super::settings::Issuer;
 use super::storage::{Advice, Locking, Stored};
 use crate::certificates::x509::Time;
 use crate::log::operator::Say;
@@ -78,7 +79,7 @@ pub trait Shelf: Send + Sync {
     /// Called after an order that has brought a certificate.
     fn issued(&self) {}
 
-    /// Called after a failed order. Returns what clients get until the next one, if no valid certificate is served.
+    /// Called after a try that has brought no certificate. Returns what clients get until the next one, if no valid certificate is served.
     fn failed(&self, _subject: &Subject) -> &'static str {
         "a self-signed one is served, which browsers refuse"
     }
@@ -149,6 +150,8 @@ struct Next {
     /// The pause until then.
     after: Duration,
     has_failed: bool,
+    /// Whether no issuer wanted to be asked. The failures before stay as many as they are.
+    is_skipped: bool,
     /// Whether a change by another process, or the return of the storage, ends the pause.
     is_waiting: bool,
     /// Whether there is no next look.
@@ -160,6 +163,7 @@ impl Next {
         Next {
             after,
             has_failed: false,
+            is_skipped: false,
             is_waiting: false,
             is_given_up: false,
         }
@@ -203,13 +207,18 @@ impl Drop for Attending<'_> {
             let error = Error::Failed("a panic while it was ordered; this is a bug, please report it".into());
             keeper.failed(index, &error)
         });
-        let after = i64::try_from(next.after.as_secs()).unwrap_or(i64::MAX);
+        let seconds = next.after.as_secs() + u64::from(next.after.subsec_nanos() > 0);
+        let after = i64::try_from(seconds).unwrap_or(i64::MAX);
         let due = keeper.wall().saturating_add(after);
         let mut state = keeper.state();
         *state.busy(is_awaited) -= 1;
         let progress = (!next.is_given_up).then(|| Progress {
             due,
-            failures: if next.has_failed { state.failures[index] + 1 } else { 0 },
+            failures: match state.failures[index] {
+                failures if next.has_failed => failures + 1,
+                failures if next.is_skipped => failures,
+                _ => 0,
+            },
             is_waiting: next.is_waiting,
             unstored: state.unstored.remove(&index),
         });
@@ -229,6 +238,7 @@ impl Keeper {
         clock: Clock,
         before: Option<&Keeper>,
     ) -> Arc<Keeper> {
+        before.inspect(|before| resources.take_pauses(&before.resources));
         let (now, places) = (clock(), subjects.iter().enumerate());
         let state = State {
             failures: vec![0; subjects.len()],
@@ -584,9 +594,12 @@ impl Keeper {
             return Next::look(Duration::ZERO);
         }
         let failures = self.state().failures[index];
-        let mut last = None;
+        let mut is_asked = false;
         let kinds = proofs(&subject.settings.kinds, failures);
-        for issuer in &subject.settings.issuers {
+        let issuers = &subject.settings.issuers;
+        let pause = |issuer: &Issuer| self.resources.pause(issuer, name);
+        for issuer in issuers.iter().filter(|issuer| pause(issuer).is_zero()) {
+            is_asked = true;
             let replaces = old.and_then(|old| old.id.as_deref());
             match issue::obtain(subject, issuer, &self.resources, &kinds, replaces) {
                 Ok(obtained) => return self.obtained(index, &issuer.directory, obtained),
@@ -595,13 +608,16 @@ impl Keeper {
                     let issuer = &issuer.directory;
                     self.say
                         .error(format_args!("no certificate for {name} from {issuer}: {error}"));
-                    last = Some(error);
                 }
             }
         }
         drop(lock);
-        let error = last.unwrap_or_else(|| Error::Failed("there is no issuer".into()));
-        self.back_off(index, &error)
+        // The next try is for the issuer that may be asked first.
+        let left = issuers.iter().map(pause).min().unwrap_or_default();
+        match is_asked {
+            true => self.back_off(index, left),
+            false => self.skip(index, left),
+        }
     }
 
     /// Serves a new certificate.
@@ -677,7 +693,7 @@ impl Keeper {
         let (subject, storage) = (self.subject(index), self.resources.storage.description());
         let name = subject.name();
         let pause = schedule::pause(failures + 1, None, None, chance(name));
-        let minutes = pause.as_secs().div_ceil(60);
+        let minutes = minutes(pause);
         self.say.error(format_args!(
             "the certificate of {name} cannot be stored: {storage}: {error}; it is served from memory, and lost when this process ends; \
              the next try to store it is in {minutes} min"
@@ -704,25 +720,16 @@ impl Keeper {
         let subject = self.subject(index);
         let name = subject.name();
         self.say.error(format_args!("no certificate for {name}: {error}"));
-        self.back_off(index, error)
+        self.back_off(index, Duration::ZERO)
     }
 
-    /// Logs the pause after a failure.
-    fn back_off(&self, index: usize, error: &Error) -> Next {
-        let (failures, served_until) = {
-            let state = self.state();
-            (state.failures[index], state.served.get(&index).copied())
-        };
-        let subject = self.subject(index);
+    /// The pause after a failure. The issuers want one of at least `asked`.
+    fn back_off(&self, index: usize, asked: Duration) -> Next {
+        let (failures, subject) = (self.state().failures[index], self.subject(index));
+        let left = self.served_for(index);
+        let pause = schedule::pause(failures + 1, left, Some(asked), chance(subject.name()));
+        let (minutes, meanwhile) = (minutes(pause), self.meanwhile(index));
         let name = subject.name();
-        let left = served_until.and_then(|end| u64::try_from(end.saturating_sub(self.wall())).ok());
-        let pause = schedule::pause(failures + 1, left, error.retry_after(), chance(name));
-        let without = self.shelf.failed(&subject);
-        let meanwhile = match left {
-            Some(1..) => "the old one is served",
-            _ => without,
-        };
-        let minutes = pause.as_secs().div_ceil(60);
         self.say.warning(format_args!(
             "the next try for {name} is in {minutes} min; until then {meanwhile}"
         ));
@@ -730,6 +737,36 @@ impl Keeper {
             has_failed: true,
             ..Next::look(pause)
         }
+    }
+
+    /// The pause while every issuer wants to be left alone, so that none was asked.
+    fn skip(&self, index: usize, left: Duration) -> Next {
+        let (minutes, meanwhile) = (minutes(left), self.meanwhile(index));
+        let subject = self.subject(index);
+        let name = subject.name();
+        self.say.warning(format_args!(
+            "no certificate for {name}: its issuers want to be left alone; the next try is in {minutes} min; \
+             until then {meanwhile}"
+        ));
+        Next {
+            is_skipped: true,
+            ..Next::look(left)
+        }
+    }
+
+    /// Tells the shelf that there is no certificate. Returns what clients get until the next try.
+    fn meanwhile(&self, index: usize) -> &'static str {
+        let without = self.shelf.failed(&self.subject(index));
+        match self.served_for(index) {
+            Some(1..) => "the old one is served",
+            _ => without,
+        }
+    }
+
+    /// The seconds for which the certificate that is served is still valid.
+    fn served_for(&self, index: usize) -> Option<u64> {
+        let end = self.state().served.get(&index).copied();
+        end.and_then(|end| u64::try_from(end.saturating_sub(self.wall())).ok())
     }
 
     /// Serves a stored certificate from now on.
@@ -827,6 +864,11 @@ fn proofs(kinds: &[Kind], failures: u32) -> Vec<Kind> {
         kinds.rotate_left(first);
     }
     kinds
+}
+
+/// The minutes of a pause, rounded up.
+fn minutes(pause: Duration) -> u64 {
+    pause.as_secs().div_ceil(60)
 }
 
 /// A number between 0 and 1 that spreads renewals, the same for a name each time.

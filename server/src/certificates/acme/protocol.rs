@@ -130,6 +130,15 @@ impl Error {
             _ => None,
         }
     }
+
+    /// Whether an issuer may have refused this order alone. Its limits count the certificates of a name and of a domain,
+    /// so another order may be welcome. An issuer that is overloaded, and a proxy before it, mean everybody.
+    pub fn is_about_order(&self) -> bool {
+        match self {
+            Error::Problem(problem) => problem.status < 500 && !problem.kind.is_empty(),
+            _ => true,
+        }
+    }
 }
 
 impl Problem {

@@ -774,6 +774,58 @@ fn who_has_no_lock_waits_for_what_the_other_process_stores() {
     assert_eq!(served, ["a.example"]);
 }
 
+#[test]
+fn an_issuer_that_is_overloaded_is_left_alone_by_all_names() {
+    let busy = Script {
+        refuses_orders: Some((503, json!({}), Some("36000".into()))),
+        ..script()
+    };
+    let issuer = Issuer::new(busy);
+    let lines = run(move || {
+        let kept = Kept::on(Arc::default());
+        let subjects = (0..30).map(|number| subject(&[&format!("n{number}.example")]));
+        kept.run(&issuer, subjects.collect(), &virtual_clock(), 9 * HOUR);
+        kept.lines()
+    });
+    let count = |text: &str| lines.iter().filter(|line| line.contains(text)).count();
+    let asked = count("the status 503");
+    assert!((1..=4).contains(&asked), "{lines:?}");
+    assert_eq!(
+        count("its issuers want to be left alone; the next try is in 600 min"),
+        30 - asked
+    );
+    assert_eq!(count("the next try"), 30, "{lines:?}");
+}
+
+#[test]
+fn an_issuer_that_wants_to_be_left_alone_is_passed_over() {
+    let body = json!({ "type": "urn:ietf:params:acme:error:rateLimited", "detail": "too many" });
+    let refuses = Script {
+        refuses_orders: Some((429, body, Some("7200".into()))),
+        ..script()
+    };
+    let issuer = Issuer::new(refuses);
+    let lines = run(move || {
+        let kept = Kept::on(Arc::default());
+        let subjects = ["a.example", "b.example"].map(|name| {
+            let mut two = subject(&[name]);
+            two.settings.issuers.push(At::new("https://issuer.test/gone"));
+            two
+        });
+        kept.run(&issuer, subjects.into(), &virtual_clock(), HOUR);
+        kept.lines()
+    });
+    let count = |text: &str| lines.iter().filter(|line| line.starts_with(text)).count();
+    let tries = |name: &str| {
+        let from = |issuer: &str| count(&format!("no certificate for {name} from {issuer}: "));
+        (from(DIRECTORY), from("https://issuer.test/gone"))
+    };
+    // The limit may be that of one name, so the other name is tried, too.
+    for (limited, others) in ["a.example", "b.example"].map(tries) {
+        assert!(limited == 1 && others > 3, "{lines:?}");
+    }
+}
+
 /// A certificate of the issuer for trials was served for two months after its settings were gone.
 #[test]
 fn a_certificate_of_other_settings_is_replaced_and_served_meanwhile() {
