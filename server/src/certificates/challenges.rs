@@ -4,8 +4,9 @@
 //! of other machines as a whole.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use osier_tls::Identity;
 
@@ -24,15 +25,23 @@ pub fn token(path: &str) -> Option<&str> {
 /// The protocol of TLS-ALPN-01.
 pub const PROTOCOL: &[u8] = b"acme-tls/1";
 
+/// The pause between two looks whether another order has proved a name.
+const BUSY: Duration = Duration::from_millis(250);
+
 /// The responses that authorities may ask for now.
 #[derive(Default)]
 pub struct Challenges(Arc<Pending>);
+
+type Responses = HashMap<Key, Vec<(u64, Response)>>;
 
 #[derive(Default)]
 struct Pending {
     /// The number of entries of both maps. It is raised before an entry is added, and lowered after one is removed.
     count: AtomicUsize,
-    responses: Mutex<HashMap<Key, Response>>,
+    /// The responses of this machine, with their numbers. Two orders may get one token to show: they share a name, and the
+    /// authority goes on with an authorization. None of these lists is empty.
+    responses: Mutex<Responses>,
+    next_number: AtomicU64,
     /// The responses that this machine serves for the orders of other machines.
     others: Mutex<HashMap<Key, Response>>,
 }
@@ -77,6 +86,7 @@ pub enum Response {
 pub struct Given {
     pending: Arc<Pending>,
     key: Key,
+    number: u64,
 }
 
 impl Challenges {
@@ -100,12 +110,25 @@ impl Challenges {
 
     /// Answers HTTP-01 for a token.
     pub fn give_text(&self, token: &str, text: String) -> Given {
-        self.give(Key::Token(token.to_owned()), Response::Text(text))
+        let key = Key::Token(token.to_owned());
+        let mut responses = locked(&self.0.responses);
+        self.0.add(&mut responses, key, Response::Text(text))
     }
 
     /// Answers TLS-ALPN-01 for a name in lower case.
+    ///
+    /// # Suspends
+    /// While another order proves the name: a handshake can show one certificate.
     pub fn give_identity(&self, name: &str, identity: Identity) -> Given {
-        self.give(Key::Name(name.to_owned()), Response::Identity(identity))
+        let key = Key::Name(name.to_owned());
+        loop {
+            let mut responses = locked(&self.0.responses);
+            if !responses.contains_key(&key) {
+                return self.0.add(&mut responses, key, Response::Identity(identity));
+            }
+            drop(responses);
+            osier::sleep(BUSY);
+        }
     }
 
     /// Replaces the responses for the orders of other machines.
@@ -114,26 +137,29 @@ impl Challenges {
         let before = std::mem::replace(&mut *locked(&self.0.others), responses);
         self.0.count.fetch_sub(before.len(), Ordering::Release);
     }
-
-    /// Shows a response until the result is dropped.
-    fn give(&self, key: Key, response: Response) -> Given {
-        self.0.count.fetch_add(1, Ordering::Release);
-        locked(&self.0.responses).insert(key.clone(), response);
-        Given {
-            pending: Arc::clone(&self.0),
-            key,
-        }
-    }
 }
 
 impl Pending {
+    /// Shows a response until the result is dropped.
+    fn add(self: &Arc<Pending>, responses: &mut Responses, key: Key, response: Response) -> Given {
+        let number = self.next_number.fetch_add(1, Ordering::Relaxed);
+        self.count.fetch_add(1, Ordering::Release);
+        responses.entry(key.clone()).or_default().push((number, response));
+        Given {
+            pending: Arc::clone(self),
+            key,
+            number,
+        }
+    }
+
     /// The response for a key.
     fn find(&self, key: Key) -> Option<Response> {
         match self.count.load(Ordering::Acquire) {
             0 => None,
             _ => {
-                let own = locked(&self.responses).get(&key).cloned();
-                own.or_else(|| locked(&self.others).get(&key).cloned())
+                let own = locked(&self.responses).get(&key).and_then(|own| own.last().cloned());
+                own.map(|(_, response)| response)
+                    .or_else(|| locked(&self.others).get(&key).cloned())
             }
         }
     }
@@ -141,7 +167,14 @@ impl Pending {
 
 impl Drop for Given {
     fn drop(&mut self) {
-        locked(&self.pending.responses).remove(&self.key);
+        let mut responses = locked(&self.pending.responses);
+        if let Some(own) = responses.get_mut(&self.key) {
+            own.retain(|(number, _)| *number != self.number);
+            if own.is_empty() {
+                responses.remove(&self.key);
+            }
+        }
+        drop(responses);
         self.pending.count.fetch_sub(1, Ordering::Release);
     }
 }
@@ -177,5 +210,40 @@ mod tests {
         drop(shown);
         assert_eq!(challenges.0.count.load(Ordering::Relaxed), 0);
         assert!(challenges.identity("example.org").is_none());
+    }
+
+    /// Each of two orders that shared a name took the other's proof away.
+    #[test]
+    fn two_orders_with_one_name_do_not_take_each_others_responses_away() {
+        let identity = || self_signed(&["a.example".to_owned()], Time::now()).unwrap();
+        let leaf = |identity: &Identity| identity.chain().next().unwrap().to_vec();
+        let clock = osier::time::VirtualClock::new();
+        let runtime = osier::Runtime::builder().workers(1).clock(clock).build().unwrap();
+        runtime.run(move || {
+            let challenges = Arc::new(Challenges::default());
+            let text = || challenges.text("/.well-known/acme-challenge/a");
+            let [one, two] = [0, 1].map(|_| challenges.give_text("a", "a.thumbprint".into()));
+            drop(one);
+            assert_eq!(text().as_deref(), Some("a.thumbprint"));
+            drop(two);
+            assert_eq!(text(), None);
+
+            let (first, second) = (identity(), identity());
+            let expected = [leaf(&first), leaf(&second)];
+            let shown = || leaf(&challenges.identity("a.example").unwrap());
+            let given = challenges.give_identity("a.example", first);
+            let other = osier::spawn({
+                let challenges = challenges.clone();
+                move || challenges.give_identity("a.example", second)
+            });
+            osier::sleep(Duration::from_secs(60));
+            assert_eq!(shown(), expected[0]);
+            drop(given);
+            let given = other.join().unwrap();
+            assert_eq!(shown(), expected[1]);
+            drop(given);
+            assert!(challenges.identity("a.example").is_none());
+            assert_eq!(challenges.0.count.load(Ordering::Relaxed), 0);
+        });
     }
 }
