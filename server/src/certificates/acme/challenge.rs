@@ -22,6 +22,9 @@ pub trait Board: Send + Sync {
     /// Shows a certificate in handshakes with the protocol `acme-tls/1` and this name: the certificate and its key, in
     /// DER.
     ///
+    /// # Suspends
+    /// While another order proves the name.
+    ///
     /// # Errors
     /// One line: the certificate cannot be used.
     fn give_certificate(&self, name: &str, certificate: &[u8], key: &[u8]) -> Result<Box<dyn Presented>, String>;
@@ -55,8 +58,10 @@ impl Solver for Proofs<'_> {
                     name: format!("_acme-challenge.{}", challenge.name),
                     value: challenge.record(),
                 };
-                record.run("add")?;
-                Ok(Box::new(Shown(record)))
+                // A program that fails, or takes too long, may have set the record.
+                let shown = Shown(record);
+                shown.0.run("add")?;
+                Ok(Box::new(shown))
             }
         }
     }
@@ -88,6 +93,7 @@ impl Record {
         let run = || {
             Command::new(self.program.as_path())
                 .args([what, &self.name, &self.value])
+                .kill_on_drop(true)
                 .output()
         };
         let output = osier::timeout(PROGRAM_TIME, run);
@@ -114,5 +120,67 @@ impl Drop for Shown {
         // The order must not wait for the removal, and a record that stays does no harm.
         let record = self.0.clone();
         drop(osier::spawn(move || record.run("remove")));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Nowhere;
+
+    impl Board for Nowhere {
+        fn give_text(&self, _: &str, _: &str) -> Box<dyn Presented> {
+            unreachable!()
+        }
+
+        fn give_certificate(&self, _: &str, _: &[u8], _: &[u8]) -> Result<Box<dyn Presented>, String> {
+            unreachable!()
+        }
+    }
+
+    #[test]
+    fn a_program_for_dns_that_takes_too_long_is_ended_and_its_record_removed() {
+        let folder = testkit::Folder::new();
+        let script = "#!/bin/sh\necho $1 $$ >> $0.log\n[ $1 = remove ] || exec sleep 600\n";
+        let program = folder.write("dns", script);
+        let mut mode = program.metadata().unwrap().permissions();
+        std::os::unix::fs::PermissionsExt::set_mode(&mut mode, 0o755);
+        std::fs::set_permissions(&program, mode).unwrap();
+        let log = folder.join("dns.log");
+        let until = |is_done: &dyn Fn(&str) -> bool| {
+            let look = || {
+                while !is_done(&std::fs::read_to_string(&log).unwrap_or_default()) {
+                    osier::sleep(Duration::from_millis(5));
+                }
+            };
+            osier::timeout(testkit::DEADLINE, look).expect("the program does what it should");
+        };
+        osier::run(|| {
+            let of_order = program.clone();
+            let adding = osier::spawn(move || {
+                let proofs = Proofs::new(&Nowhere, Some(&of_order));
+                let challenge = Challenge {
+                    kind: Kind::Dns01,
+                    name: "a.example",
+                    token: "t",
+                    authorization: "t.thumbprint",
+                };
+                proofs.present(&challenge).map(drop)
+            });
+            until(&|log| log.ends_with('\n'));
+            // As the end of the time for it does.
+            adding.cancel();
+            let _ = adding.join();
+            until(&|log| log.contains("remove"));
+            let text = std::fs::read_to_string(&log).unwrap();
+            let id = text.split_whitespace().nth(1).unwrap();
+            let process = format!("/proc/{id}/comm");
+            until(&|_| {
+                std::fs::read_to_string(&process)
+                    .is_ok_and(|name| name.trim() == "sleep")
+                    .eq(&false)
+            });
+        });
     }
 }
