@@ -188,7 +188,7 @@ pub fn finalize(client: &mut Client<'_>, order: &Order, request: &[u8]) -> Resul
 /// Until the issuer has made the certificate.
 ///
 /// # Errors
-/// The connection's errors.
+/// The connection's errors, and a refusal that is not for ever: the issuer still has the certificate.
 pub fn resume(client: &mut Client<'_>, url: &str) -> Result<Option<String>, Error> {
     match client.get(url).and_then(|received| received.json()) {
         Ok(order) if order["status"] == "processing" || order["status"] == "valid" => match fetch(client, url) {
@@ -197,6 +197,7 @@ pub fn resume(client: &mut Client<'_>, url: &str) -> Result<Option<String>, Erro
             Err(Error::Malformed(_)) => Ok(None),
             fetched => fetched.map(Some),
         },
+        Err(Error::Problem(problem)) if !problem.is_final() => Err(Error::Problem(problem)),
         Ok(_) | Err(Error::Problem(_) | Error::Malformed(_) | Error::Failed(_)) => Ok(None),
         Err(error @ Error::Io(_)) => Err(error),
     }

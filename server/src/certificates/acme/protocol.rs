@@ -323,6 +323,9 @@ impl<'t> Client<'t> {
     /// Asks the issuer for a nonce.
     fn fresh_nonce(&self) -> Result<String, Error> {
         let received = self.transport.send("HEAD", &self.directory.new_nonce, None)?;
+        if !(200..300).contains(&received.status) {
+            return Err(Error::Problem(Problem::of(&received)));
+        }
         received.nonce.ok_or_else(|| Error::Malformed("no nonce".into()))
     }
 }

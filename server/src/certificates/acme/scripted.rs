@@ -86,6 +86,9 @@ pub struct Script {
     pub is_down: bool,
     /// Connections break after the order was finalized.
     pub breaks_after_finalize: bool,
+    /// The status that answers every question for an order, and every request for a nonce.
+    pub refuses_looks: Option<u16>,
+    pub refuses_nonces: Option<u16>,
     /// The certificate of its first order cannot be fetched.
     pub loses_certificate: bool,
     /// The next new order makes the client panic.
@@ -390,6 +393,11 @@ impl Issuer {
                 state.finalized = true;
                 json_reply(200, &order_body(&state.orders[number], number))
             }
+            ["order", _] if script.refuses_looks.is_some() => problem(
+                script.refuses_looks.unwrap_or_default(),
+                "rateLimited",
+                "come back later",
+            ),
             ["order", number] => {
                 let number: usize = number.parse().unwrap();
                 json_reply(200, &order_body(&state.orders[number], number))
@@ -460,10 +468,14 @@ impl Transport for Arc<Issuer> {
                 }
                 json_reply(200, &directory)
             }
-            ("HEAD", "https://issuer.test/new-nonce") => Received {
-                status: 200,
-                ..Received::default()
-            },
+            ("HEAD", "https://issuer.test/new-nonce") => {
+                let refused = self.script.lock().unwrap().refuses_nonces;
+                Received {
+                    status: refused.unwrap_or(200),
+                    retry_after: refused.map(|_| "36000".into()),
+                    ..Received::default()
+                }
+            }
             ("GET", url) if url.starts_with("https://issuer.test/renewal/") => {
                 self.state.lock().unwrap().questions += 1;
                 let script = self.script.lock().unwrap();

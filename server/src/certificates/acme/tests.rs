@@ -246,6 +246,43 @@ fn an_order_that_was_finalized_is_taken_up_again_after_a_crash() {
 }
 
 #[test]
+fn an_order_that_was_finalized_is_kept_while_its_issuer_is_busy() {
+    let (issuer, folder) = (
+        Issuer::new(Script {
+            breaks_after_finalize: true,
+            ..script()
+        }),
+        Folder::new(),
+    );
+    for busy in [None, Some(429), Some(503)] {
+        let resources = resources(&issuer, folder.path());
+        let refused = run(move || obtain(&subject(&["a.example"]), &resources));
+        assert!(refused.is_err(), "{busy:?}");
+        let mut script = issuer.script.lock().unwrap();
+        script.breaks_after_finalize = false;
+        script.refuses_looks = match busy {
+            None => Some(429),
+            Some(429) => Some(503),
+            _ => None,
+        };
+    }
+    let resources = resources(&issuer, folder.path());
+    run(move || obtain(&subject(&["a.example"]), &resources)).unwrap();
+    assert_eq!(issuer.counts().1.len(), 1);
+}
+
+#[test]
+fn an_issuer_may_be_too_busy_for_a_nonce() {
+    let busy = Script {
+        refuses_nonces: Some(503),
+        ..script()
+    };
+    let (done, ..) = order(busy, subject(&["a.example"]));
+    let error = done.err().unwrap();
+    assert_eq!(error.retry_after(), Some(10 * HOUR), "{error}");
+}
+
+#[test]
 fn the_issuers_window_is_asked_for() {
     let window_of = (
         String::from("2026-01-02T03:04:05Z"),
