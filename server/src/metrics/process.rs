@@ -22,6 +22,9 @@ pub struct Files {
     stat: File,
     /// The folder of descriptors. The lock guards its position.
     descriptors: Mutex<Dir>,
+    /// The start of the process in seconds since 1970. Computed once: the clocks differ a little more each time, and a
+    /// change would look like a restart.
+    start_seconds: f64,
 }
 
 /// The numbers at one moment.
@@ -43,10 +46,16 @@ impl Files {
     pub fn open() -> io::Result<Files> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let folder = rustix::fs::open("/proc/self/fd", flags, Mode::empty())?;
-        Ok(Files {
+        let mut files = Files {
             stat: File::open("/proc/self/stat")?,
             descriptors: Mutex::new(Dir::new(folder)?),
-        })
+            start_seconds: 0.0,
+        };
+        let since_boot = files.stat()?.start_ticks as f64 / clock_ticks_per_second() as f64;
+        let (now, up) = (SystemTime::now(), seconds(ClockId::Boottime));
+        let now = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+        files.start_seconds = now - up + since_boot;
+        Ok(files)
     }
 
     /// Reads the resident memory and the address space, in bytes.
@@ -64,14 +73,12 @@ impl Files {
     /// For some microseconds, or longer before Linux 6.2 if many descriptors are open.
     pub fn read(&self) -> io::Result<Numbers> {
         let stat = self.stat()?;
-        let (now, since_boot) = (SystemTime::now(), seconds(ClockId::Boottime));
-        let now = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
         Ok(Numbers {
             cpu_seconds: seconds(ClockId::ProcessCPUTime),
             resident_bytes: stat.resident_pages * page_size() as u64,
             virtual_bytes: stat.virtual_bytes,
             threads: stat.threads,
-            start_seconds: now - since_boot + stat.start_ticks as f64 / clock_ticks_per_second() as f64,
+            start_seconds: self.start_seconds,
             open_descriptors: self.open_descriptors()?,
             max_descriptors: getrlimit(Resource::Nofile).current,
         })
@@ -157,6 +164,7 @@ mod tests {
         let by_hand = std::fs::read_dir("/proc/self/fd").unwrap().count() as u64;
         assert!(after.open_descriptors.abs_diff(by_hand) < 50, "{after:?} {by_hand}");
         assert!(after.cpu_seconds >= before.cpu_seconds && after.threads >= 1);
+        assert!((before.start_seconds - after.start_seconds).abs() < f64::EPSILON);
         assert!(after.resident_bytes > 1 << 20 && after.virtual_bytes >= after.resident_bytes);
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs_f64();
         assert!(
