@@ -3,24 +3,54 @@
 use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::fmt::Write;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use osier::inspect::{Dump, DumpedFiber, StackFrame};
+use osier_web::Response;
 use osier_web::http::StatusCode;
-use osier_web::{Request, Response};
 
 /// The most fibers that are listed for each place.
 const NAMED: usize = 3;
 
-/// The page `/fibers` of the admin listener.
+/// Whether a dump is being made.
+static IS_DUMPING: AtomicBool = AtomicBool::new(false);
+
+/// The page with all fibers, on the admin listener and in the welcome pages. Only one dump is made at a time, because
+/// looking up function names takes a while.
 ///
 /// # Suspends
 /// Until all workers have answered, for a second at most.
-pub fn page(_: &mut Request<'_>) -> Response {
+pub fn page() -> Response {
+    let Some(_exclusive) = Exclusive::take(&IS_DUMPING) else {
+        return later("another dump of the fibers is running; try again\n");
+    };
     Response::new(StatusCode::OK)
         .content_type("text/plain; charset=utf-8")
         .header("cache-control", "no-store")
         .body(by_place(&osier::dump()))
+}
+
+/// The response to a request that may be sent again later.
+pub fn later(why: &'static str) -> Response {
+    Response::new(StatusCode::SERVICE_UNAVAILABLE)
+        .header("retry-after", "1")
+        .body(why)
+}
+
+/// The right to do something that only one request may do at a time.
+pub struct Exclusive<'a>(&'a AtomicBool);
+
+impl Exclusive<'_> {
+    pub fn take(taken: &AtomicBool) -> Option<Exclusive<'_>> {
+        (!taken.swap(true, Ordering::Acquire)).then(|| Exclusive(taken))
+    }
+}
+
+impl Drop for Exclusive<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
 }
 
 /// Lists the workers, then the places, the one with most fibers first, then the tasks. Each place lists the fibers that

@@ -33,6 +33,8 @@ use osier_web::upstream::{BackendStats, Leftover, Upstream};
 use osier_web::wrap::cache::Store;
 use osier_web::{Connections, Protocol, Request, Response, Router};
 
+use crate::welcome::guard;
+
 pub use self::routes::{ROUTES_MAX, Routes};
 pub use self::series::Series;
 pub use self::totals::Totals;
@@ -181,7 +183,8 @@ impl Admin {
             .get("/health", move |_| health.health())
             .get("/metrics", move |request| may_see(request).map(|()| metrics.metrics()))
             .get("/fibers", move |request| {
-                may_see_fibers(request).map(|()| fibers::page(request))
+                let may_see = may_see_fibers(request).and_then(|()| guard::check_site(request));
+                may_see.map(|()| fibers::page())
             })
     }
 

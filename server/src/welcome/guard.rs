@@ -1,5 +1,5 @@
 //! Restricts live data and the fiber dump to clients on this machine, unless `--live-for-all` opens them to everybody.
-//! An admin listener on a loopback address uses [`check_name`] alone.
+//! An admin listener on a loopback address uses [`check_name`], and [`check_site`] for the fiber dump.
 //!
 //! The address of the connection must be a loopback address; a client of a Unix socket counts as another machine. No
 //! header field widens access. A request is refused if it has one of these fields:
@@ -31,10 +31,18 @@ pub fn check(request: &Request<'_>, for_all: bool) -> Result<(), Response> {
              configuration, shows it to everybody\n",
         ));
     }
-    if request.header("sec-fetch-site") == Some(b"cross-site") {
-        return Err(refusal("pages of other sites may not read live data\n"));
+    check_site(request)
+}
+
+/// Checks that no page of another site makes the browser send a request that is costly to answer.
+///
+/// # Errors
+/// The 403 response to send otherwise.
+pub fn check_site(request: &Request<'_>) -> Result<(), Response> {
+    match request.header("sec-fetch-site") {
+        Some(b"cross-site") => Err(refusal("pages of other sites may not read live data\n")),
+        _ => Ok(()),
     }
-    Ok(())
 }
 
 /// Checks the `Host` of a request to a listener that only this machine reaches. A page of another site reaches it too,

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use super::guard;
 use super::requests::Requests;
-use crate::metrics::fibers::by_place;
+use crate::metrics::fibers::{self, Exclusive, later};
 
 /// The time between two events. Charts move, and the cost is small.
 const INTERVAL: Duration = Duration::from_millis(500);
@@ -39,7 +39,6 @@ pub struct LiveData {
     began: Instant,
     connections: Arc<Mutex<Vec<Connections>>>,
     streams: AtomicUsize,
-    is_dumping: AtomicBool,
     is_listing: AtomicBool,
     stopped: Event,
 }
@@ -53,7 +52,6 @@ impl LiveData {
             began: Instant::now(),
             connections,
             streams: AtomicUsize::new(0),
-            is_dumping: AtomicBool::new(false),
             is_listing: AtomicBool::new(false),
             stopped: Event::manual(),
         }
@@ -64,8 +62,7 @@ impl LiveData {
         self.stopped.set();
     }
 
-    /// Sends a dump of all fibers, by the places where they wait. Only one dump runs at a time, because looking up
-    /// function names takes a while.
+    /// Sends a dump of all fibers, by the places where they wait.
     ///
     /// # Suspends
     /// Until all workers have answered, for a second at most.
@@ -73,12 +70,7 @@ impl LiveData {
         if let Err(refusal) = guard::check(request, self.for_all) {
             return refusal;
         }
-        let Some(_exclusive) = Exclusive::take(&self.is_dumping) else {
-            return later("another dump of the fibers is running; try again\n");
-        };
-        Response::new(StatusCode::OK)
-            .header("cache-control", "no-store")
-            .body(by_place(&osier::dump()))
+        fibers::page()
     }
 
     /// Sends the first [`ROWS`] connections:
@@ -181,13 +173,6 @@ fn protocol(request: &Request<'_>) -> String {
     format!("{http}, {tls}")
 }
 
-/// The response to a request that may be sent again later.
-fn later(why: &'static str) -> Response {
-    Response::new(StatusCode::SERVICE_UNAVAILABLE)
-        .header("retry-after", "1")
-        .body(why)
-}
-
 /// The right to one of the [`STREAMS`] streams.
 struct StreamPermit(Arc<LiveData>);
 
@@ -201,20 +186,5 @@ impl StreamPermit {
 impl Drop for StreamPermit {
     fn drop(&mut self) {
         self.0.streams.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-/// The right to do something that only one request may do at a time.
-struct Exclusive<'a>(&'a AtomicBool);
-
-impl Exclusive<'_> {
-    fn take(taken: &AtomicBool) -> Option<Exclusive<'_>> {
-        (!taken.swap(true, Ordering::Acquire)).then(|| Exclusive(taken))
-    }
-}
-
-impl Drop for Exclusive<'_> {
-    fn drop(&mut self) {
-        self.0.store(false, Ordering::Release);
     }
 }

@@ -62,6 +62,12 @@ fn another_sites_name_does_not_lead_to_the_pages_of_this_machine() {
         }
     }
     assert_eq!(status("example.org", "/health"), 200);
+    // A page of another site may make a browser ask, too.
+    for (site, expected) in [("cross-site", 403), ("none", 200)] {
+        let field = format!("Sec-Fetch-Site: {site}");
+        send(&mut client, "GET", "localhost", "/fibers", &[&field]);
+        assert_eq!(client.receive("GET").status, expected, "{site}");
+    }
 }
 
 /// Waits until the page shows this value.
