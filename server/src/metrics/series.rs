@@ -10,8 +10,12 @@ use std::time::Duration;
 use osier_web::upstream::Latency;
 use osier_web::{Phase, Served};
 
+/// The status codes that every route counts separately. Alarms look at the errors, and clients of some backends can
+/// provoke any number of others.
+const ALWAYS: [u16; 5] = [200, 500, 502, 503, 504];
+
 /// The most status codes that a route counts separately.
-const CODES: usize = 16;
+const CODES: usize = 20;
 
 /// The bounds of [`Latency`] in nanoseconds.
 const BOUNDS: [u64; Latency::BOUNDS.len()] = nanos(Latency::BOUNDS);
@@ -71,7 +75,7 @@ pub const PHASE_BOUNDS: [Duration; 6] = [
 /// The sums of a series.
 #[derive(Default)]
 pub struct Sum {
-    /// Requests by status code. 200 is the first, also without such requests.
+    /// Requests by status code, without those that no request has. 200 is the first, also without such requests.
     pub codes: Vec<(u16, u64)>,
     /// Requests whose code found no slot.
     pub other_codes: u64,
@@ -117,7 +121,9 @@ impl Series {
     /// A series with counters for `workers` workers.
     pub fn new(workers: usize) -> Series {
         let codes: [AtomicU16; CODES] = Default::default();
-        codes[0].store(200, Ordering::Relaxed);
+        for (slot, code) in codes.iter().zip(ALWAYS) {
+            slot.store(code, Ordering::Relaxed);
+        }
         Series {
             codes,
             cells: (0..workers.max(1)).map(|_| Cell::default()).collect(),
@@ -177,7 +183,10 @@ impl Series {
         }
         sum.add_whole_times_to_run();
         let known = self.codes.iter().map(|code| code.load(Ordering::Relaxed));
-        sum.codes = known.zip(codes).filter(|(code, _)| *code != 0).collect();
+        sum.codes = known
+            .zip(codes)
+            .filter(|(code, count)| *code == 200 || *count > 0)
+            .collect();
         sum.other_codes = codes[CODES];
         sum
     }
@@ -299,11 +308,23 @@ mod tests {
             series.record(&record(200, 0));
         }
         let sum = series.sum();
-        assert_eq!(sum.codes.len(), CODES);
+        let separate = CODES - ALWAYS.len() + 1;
+        assert_eq!(sum.codes.len(), separate);
         assert_eq!(sum.codes[..2], [(200, 2 * CODES as u64 + 1), (201, 1)]);
         assert_eq!(sum.requests(), 4 * CODES as u64);
-        assert_eq!(sum.other_codes, CODES as u64);
+        assert_eq!(sum.other_codes, (2 * CODES - separate) as u64);
         assert_eq!((sum.received, sum.sent), (4 * CODES as u64, 40 * CODES as u64));
+    }
+
+    #[test]
+    fn clients_that_provoke_many_codes_hide_no_error() {
+        let series = Series::new(1);
+        (400..440).for_each(|status| drop(series.record(&record(status, 0))));
+        for status in &ALWAYS[1..] {
+            series.record(&record(*status, 0));
+        }
+        let sum = series.sum();
+        assert_eq!(sum.codes[..5], [(200, 0), (500, 1), (502, 1), (503, 1), (504, 1)]);
     }
 
     #[test]
