@@ -75,11 +75,29 @@ impl Authority {
                 both.display()
             )
         })?;
+        check_validity(&certificate, &both, Time::now(), say);
         let (root, certificate) = (folder.join(ROOT), pem::block("CERTIFICATE", &certificate));
         if fs::read(&root).ok().as_deref() != Some(certificate.as_bytes()) {
             state::write(&root, certificate.as_bytes()).map_err(|error| cannot("write", &root, error))?;
         }
         Ok(Authority { signer })
+    }
+}
+
+/// Says if an authority has run out, or was made while the clock was wrong. It is not replaced: the clock may be wrong
+/// now, and clients trust it.
+fn check_validity(certificate: &[u8], path: &Path, now: Time, say: &Say) {
+    let Ok(read) = Certificate::parse(certificate) else {
+        return;
+    };
+    let (begins, ends) = (read.not_before, read.not_after);
+    if now < begins || now >= ends {
+        say.error(format_args!(
+            "the internal authority in '{}' is valid from {begins} to {ends}, and today is {now}, so CLIENTS REFUSE ITS \
+             CERTIFICATES: if the clock of this machine is right, remove the file and restart the server, which makes \
+             another one",
+            path.display()
+        ));
     }
 }
 
@@ -179,6 +197,33 @@ mod tests {
         assert!(
             why.ends_with("is damaged: remove it, and a new authority is made"),
             "{why}"
+        );
+    }
+
+    #[test]
+    fn an_authority_that_has_run_out_is_told() {
+        // It was made by a machine whose clock began in 1970.
+        let (certificate, key) = make::authority(Time(86_400)).unwrap();
+        let text = pem::block("PRIVATE KEY", key.serialized_der()) + &pem::block("CERTIFICATE", &certificate);
+        let folder = Folder::new();
+        folder.write("internal/authority.pem", &text);
+        let lines = Arc::new(Mutex::new(Vec::new()));
+        let open = || {
+            let lines = lines.clone();
+            let say = Say::new(move |line| locked(&lines).push(line.text.to_string()));
+            Authority::open(folder.path(), &say).unwrap()
+        };
+        open();
+        let told = locked(&lines).pop().unwrap();
+        assert!(told.contains("authority.pem' is valid from 1970-01-01"), "{told}");
+        assert!(locked(&lines).is_empty());
+        fs::remove_dir_all(folder.join("internal")).unwrap();
+        open();
+        open();
+        let lines = locked(&lines);
+        assert!(
+            lines.len() == 1 && lines[0].starts_with("made an internal authority"),
+            "{lines:?}"
         );
     }
 

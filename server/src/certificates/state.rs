@@ -2,8 +2,10 @@
 //!
 //! The functions use `osier::fs`: they suspend a fiber while the disk is busy, and block any other thread.
 
+use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 
 use osier::fs::{self, DirBuilder, File, OpenOptions};
 
@@ -77,12 +79,15 @@ pub fn write_new(path: &Path, content: &[u8]) -> io::Result<bool> {
     }
 }
 
+/// A number that no other process has. Containers may share a folder, and each of their servers has the process id 1.
+static OWN: LazyLock<u64> = LazyLock::new(|| RandomState::new().hash_one(std::process::id()));
+
 /// Writes a file beside `path` whose name no other process uses.
 fn write_aside(path: &Path, content: &[u8]) -> io::Result<PathBuf> {
     let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(format!(".{}", std::process::id()));
+    name.push(format!(".{:016x}", *OWN));
     let temporary = path.with_file_name(name);
-    // A process that was killed may have left it.
+    // A write that was cancelled may have left it.
     let _ = fs::remove_file(&temporary);
     let mut file = OpenOptions::new()
         .write(true)
@@ -129,6 +134,15 @@ mod tests {
             of(&[("STATE_DIRECTORY", "/var/lib/a:/var/lib/b")], true),
             Some("/var/lib/a".into())
         );
+    }
+
+    #[test]
+    fn a_process_with_the_same_id_in_another_container_is_left_alone() {
+        let folder = Folder::new();
+        let other = folder.write(&format!("key.{}", std::process::id()), "half");
+        assert!(write_new(&folder.join("key"), b"one").unwrap());
+        write(&folder.join("key"), b"two").unwrap();
+        assert_eq!(fs::read(other).unwrap(), b"half");
     }
 
     #[test]
