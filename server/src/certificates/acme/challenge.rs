@@ -1,6 +1,7 @@
 //! Shows proofs to issuers: a text on the plain listeners, a special certificate on the TLS listeners, or a DNS record
 //! that a program sets.
 
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -49,7 +50,7 @@ impl Solver for Proofs<'_> {
             Kind::Http01 => Ok(self.board.give_text(challenge.token, challenge.authorization)),
             Kind::TlsAlpn01 => {
                 let (certificate, key) = special(challenge).map_err(|error| error.to_string())?;
-                self.board.give_certificate(challenge.name, &certificate, &key)
+                self.board.give_certificate(&asked(challenge.name), &certificate, &key)
             }
             Kind::Dns01 => {
                 let program = self.program.ok_or("no program is set that can set DNS records")?;
@@ -63,6 +64,23 @@ impl Solver for Proofs<'_> {
                 shown.0.run("add")?;
                 Ok(Box::new(shown))
             }
+        }
+    }
+}
+
+/// The name that an issuer asks for in the handshake of a proof. That of an address is its name in the reverse zone of the
+/// domain name system, because a handshake can name no address (RFC 8738 section 6).
+fn asked(name: &str) -> String {
+    match name.parse::<IpAddr>() {
+        Err(_) => name.to_owned(),
+        Ok(IpAddr::V4(ip)) => {
+            let [a, b, c, d] = ip.octets();
+            format!("{d}.{c}.{b}.{a}.in-addr.arpa")
+        }
+        Ok(IpAddr::V6(ip)) => {
+            let digits = ip.octets().into_iter().rev().flat_map(|byte| [byte & 15, byte >> 4]);
+            let digits: String = digits.map(|digit| format!("{digit:x}.")).collect();
+            digits + "ip6.arpa"
         }
     }
 }
@@ -126,6 +144,15 @@ impl Drop for Shown {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn addresses_are_asked_for_by_their_names_in_the_reverse_zones() {
+        assert_eq!(asked("a.example"), "a.example");
+        assert_eq!(asked("192.0.2.7"), "7.2.0.192.in-addr.arpa");
+        // The example of RFC 8738 section 6 and of RFC 3596 section 2.5.
+        let expected = "b.a.9.8.7.6.5.0.4.0.0.0.3.0.0.0.2.0.0.0.1.0.0.0.0.0.0.0.1.2.3.4.ip6.arpa";
+        assert_eq!(asked("4321:0:1:2:3:4:567:89ab"), expected);
+    }
 
     struct Nowhere;
 

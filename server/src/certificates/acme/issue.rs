@@ -368,7 +368,8 @@ fn store(subject: &Subject, resources: &Resources, stored: Stored) -> Result<Obt
 /// A new key in PEM, and the request that its public key be certified, in DER.
 fn request(names: &[String]) -> Result<(String, Vec<u8>), rcgen::Error> {
     let key = KeyPair::generate()?;
-    let mut params = CertificateParams::new(names)?;
+    let bare = |name: &String| order::address(name).map_or_else(|| name.clone(), |ip| ip.to_string());
+    let mut params = CertificateParams::new(names.iter().map(bare).collect::<Vec<_>>())?;
     // Clients look at the alternative names only.
     params.distinguished_name = DistinguishedName::new();
     let request = params.serialize_request(&key)?;

@@ -274,9 +274,9 @@ fn prove_name(client: &mut Client<'_>, url: &str, wanted: &Wanted<'_>, solver: &
 /// Whether the issuer's `name` stands for a name of an order. The issuer leaves out the `*` of a wildcard, and may
 /// write an address in another form.
 fn is_same(wanted: &str, name: &str) -> bool {
-    match wanted.parse::<IpAddr>() {
-        Ok(ip) => name.parse() == Ok(ip),
-        Err(_) => wanted.strip_prefix("*.").unwrap_or(wanted).eq_ignore_ascii_case(name),
+    match address(wanted) {
+        Some(ip) => name.parse() == Ok(ip),
+        None => wanted.strip_prefix("*.").unwrap_or(wanted).eq_ignore_ascii_case(name),
     }
 }
 
@@ -315,10 +315,16 @@ fn reason(body: &Value) -> String {
 
 /// A name as the protocol identifies it.
 fn identifier(name: &str) -> Value {
-    match name.parse::<IpAddr>() {
-        Ok(ip) => json!({ "type": "ip", "value": ip.to_string() }),
-        Err(_) => json!({ "type": "dns", "value": name }),
+    match address(name) {
+        Some(ip) => json!({ "type": "ip", "value": ip.to_string() }),
+        None => json!({ "type": "dns", "value": name }),
     }
+}
+
+/// The address that is the name of a certificate. That of IPv6 is in brackets, as it is in the configuration.
+pub fn address(name: &str) -> Option<IpAddr> {
+    let bare = name.strip_prefix('[').and_then(|name| name.strip_suffix(']'));
+    bare.unwrap_or(name).parse().ok()
 }
 
 /// The text of a member of an object.

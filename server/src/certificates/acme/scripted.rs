@@ -4,6 +4,7 @@
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::io;
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
@@ -330,6 +331,10 @@ impl Issuer {
                     return problem(403, "unauthorized", "this account has not ordered that certificate");
                 }
                 let names = payload["identifiers"].as_array().unwrap().iter();
+                for name in names.clone() {
+                    let is_address = name["value"].as_str().unwrap().parse::<IpAddr>().is_ok();
+                    assert_eq!(name["type"], if is_address { "ip" } else { "dns" });
+                }
                 let names: Vec<String> = names.map(|name| name["value"].as_str().unwrap().to_owned()).collect();
                 let text = |name: &str| payload[name].as_str().map(str::to_owned);
                 state.asked.push((text("profile"), text("replaces")));

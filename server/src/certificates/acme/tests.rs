@@ -96,6 +96,13 @@ fn a_certificate_is_ordered_by_each_proof_and_nothing_stays_behind() {
 }
 
 #[test]
+fn addresses_get_certificates_too() {
+    let wanted = subject(&["[2001:db8::1]", "192.0.2.7"]);
+    let (done, ..) = order(script(), wanted.clone());
+    assert!(wanted.is_served_by(&done.unwrap()));
+}
+
+#[test]
 fn an_issuer_may_ask_for_the_names_of_the_order_alone() {
     for other in ["b.example", "a.example;rm", ""] {
         let asks = Script {
