@@ -255,6 +255,9 @@ impl Certificates {
         let folder = self.folder().filter(|_| self.shared().is_none());
         // Locked first: a name that becomes known meanwhile goes to the new keeper.
         let mut keeper = locked(&self.keeper);
+        let moved = self
+            .on_demand
+            .forget(subjects.iter().flat_map(|subject| &subject.names));
         let asked = self.on_demand.set(on_demand.clone(), folder);
         let is_asked = on_demand.is_some();
         if let Some(settings) = on_demand {
@@ -298,6 +301,8 @@ impl Certificates {
             system_clock(),
             before.as_deref(),
         );
+        // Their sites do not have the certificates yet.
+        next.look_again(&moved);
         let running = Arc::clone(keeper.insert(next));
         let fiber = osier::fiber::Builder::new().name("renewals");
         drop(fiber.spawn(move || running.run()));
@@ -470,6 +475,10 @@ impl Shelf for Certificates {
     }
 
     fn may_order(&self, subject: &Subject) -> bool {
+        // The configuration lists these names. 'ask' is for those that it does not list.
+        if locked(&self.autos).contains_key(&subject.names) {
+            return true;
+        }
         self.on_demand.may_order(subject.name(), &ask)
     }
 
@@ -515,4 +524,66 @@ pub fn watch(certificates: &Arc<Certificates>) {
 /// Locks a mutex of this module. No code panics while it holds one of these locks.
 fn locked<T>(state: &Mutex<T>) -> MutexGuard<'_, T> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+
+    /// Its renewals asked `ask`, which says no to names that the configuration lists, and ended without a line.
+    #[test]
+    fn a_name_on_demand_that_gets_a_site_of_its_own_is_renewed_without_a_question() {
+        let folder = testkit::Folder::new();
+        let server = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let ask = format!("http://{}/ask", server.local_addr().unwrap());
+        // It ends with the process.
+        std::thread::spawn(move || {
+            for client in server.incoming() {
+                let mut client = client.unwrap();
+                let _ = client.read(&mut [0; 4096]);
+                let _ = client.write_all(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n");
+            }
+        });
+        // Some of its fibers never end by themselves.
+        let runtime = osier::Runtime::builder().workers(1).build().unwrap();
+        runtime.run(move || {
+            let certificates = Arc::new(Certificates::new(Say::new(|_| {})));
+            certificates.settle(None, Some(folder.path().to_owned()), None);
+            let settings = Settings {
+                // Nobody is there.
+                issuers: vec![acme::settings::Issuer::new("https://127.0.0.1:1/dir")],
+                ask: Some(ask),
+                ..Settings::default()
+            };
+            let subject = Subject {
+                names: vec!["a.example.org".to_owned()],
+                settings: settings.clone(),
+            };
+            let name = Some(subject.name());
+            certificates.on_demand.set(Some(settings.clone()), None);
+            assert!(certificates.on_demand.find(name).is_none());
+            let loading = osier::spawn({
+                let certificates = Arc::clone(&certificates);
+                move || {
+                    let on_demand = &certificates.on_demand;
+                    on_demand.load(&|name| Ok(Some(Stored::self_signed(name))), &|_, _| {});
+                }
+            });
+            while certificates.on_demand.find(name).is_none() {
+                osier::sleep(Duration::from_millis(1));
+            }
+            loading.cancel();
+            let _ = loading.join();
+
+            let from = CertificateFrom::Auto(Box::new(settings.clone()));
+            let _site = certificates.of_site(&from, subject.names.clone());
+            assert!(certificates.may_order(&subject));
+            assert_eq!(certificates.ends(9).len(), 1);
+            certificates.keep(vec![subject], Some(settings));
+            // The site has no certificate yet. The one on demand would be renewed by nobody.
+            assert!(certificates.ends(9).is_empty());
+            certificates.keep(Vec::new(), None);
+        });
+    }
 }

@@ -175,6 +175,13 @@ impl OnDemand {
         }
     }
 
+    /// Forgets names that a configuration lists now: they have sites of their own. Returns those that were known.
+    pub fn forget<'n>(&self, listed: impl Iterator<Item = &'n String>) -> HashSet<String> {
+        let mut state = locked(&self.state);
+        let moved = listed.filter(|name| state.known.remove(*name).is_some());
+        moved.cloned().collect()
+    }
+
     /// Takes over the settings of a configuration. Returns the names that have a certificate, or get one.
     pub fn set(&self, settings: Option<Settings>, folder: Option<Folder>) -> Vec<String> {
         let mut state = locked(&self.state);
