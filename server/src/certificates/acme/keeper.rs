@@ -130,6 +130,8 @@ struct State {
     failures: Vec<u32>,
     /// The subjects whose certificates are served, with the ends of those in seconds since 1970.
     served: HashMap<usize, i64>,
+    /// Subjects whose certificates are served until another issuer or profile has brought one.
+    outdated: HashSet<usize>,
     /// Subjects that wait for another process or for the storage.
     waiting: HashSet<usize>,
     /// The places of the subjects by their names, without those that were given up.
@@ -308,6 +310,7 @@ impl Keeper {
             None => {
                 state.places.remove(&self.subject(index).names);
                 state.served.remove(&index);
+                state.outdated.remove(&index);
                 state.given_up.push(index);
             }
         }
@@ -450,16 +453,25 @@ impl Keeper {
         }
     }
 
-    /// Whether the settings want another issuer or profile than those of a stored certificate. Only the first look counts,
-    /// and those after failures: another machine that still has the old settings would replace the new certificate, this
-    /// one that of the other, and so on.
+    /// Whether the settings want another issuer or profile than those of a stored certificate. The first look decides, until
+    /// there is a new certificate: another machine that still has the old settings would replace that one, this machine the
+    /// other's, and so on.
     fn is_outdated(&self, index: usize, stored: &Stored) -> bool {
         let subject = self.subject(index);
-        let (is_first, has_failed) = {
-            let state = self.state();
-            (!state.served.contains_key(&index), state.failures[index] > 0)
+        let (is_first, is_outdated) = {
+            let mut state = self.state();
+            let is_first = !state.served.contains_key(&index);
+            match subject.still_wants(stored) {
+                true => {
+                    state.outdated.remove(&index);
+                }
+                false if is_first => {
+                    state.outdated.insert(index);
+                }
+                false => {}
+            }
+            (is_first, state.outdated.contains(&index))
         };
-        let is_outdated = (is_first || has_failed) && !subject.still_wants(stored);
         if is_first
             && is_outdated
             && let Some(origin) = &stored.origin
@@ -628,6 +640,7 @@ impl Keeper {
             Some(_) => self.serve_unstored(index, &stored),
         }
         self.shelf.issued();
+        self.state().outdated.remove(&index);
         let names = self.subject(index).names.join(", ");
         self.say
             .info(format_args!("{issuer} has issued a certificate for {names}"));
