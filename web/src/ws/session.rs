@@ -377,7 +377,12 @@ impl<C: Callbacks> Session<C> {
         if !decoder.is_idle() {
             self.decoder = Some(decoder);
         }
-        Ok(())
+        // Bytes come before the deadline. A client that goes on sending is not waited for longer than one that is silent.
+        let is_over = |deadline| self.stage == Stage::Closing && deadline <= osier::time::now();
+        match self.deadline.is_some_and(is_over) {
+            true => Err(Over),
+            false => Ok(()),
+        }
     }
 
     /// Sends the last frame, unless it is sent, to a client whose connection ends then.

@@ -731,3 +731,54 @@ fn a_handler_that_panics_or_never_rests_takes_nobody_along() {
     well.text("here");
     well.expect_text("here");
 }
+
+#[test]
+fn a_loop_that_does_not_read_for_long_gives_its_client_time_for_the_pong() {
+    let options = ws::Options {
+        ping_after: Duration::from_millis(10),
+        pong_within: Duration::from_secs(3),
+        ..quick()
+    };
+    let pause = options.ping_after + options.pong_within + Duration::from_millis(100);
+    let router = Router::new().get("/", move |request: &mut Request<'_>| {
+        options.upgrade(request, move |socket| {
+            osier::sleep(pause);
+            assert_eq!(socket.read()?, Some("here".into()));
+            Ok(())
+        })
+    });
+    let site = site(router);
+    let mut peer = Peer::open(site.addr, "/");
+    assert_eq!(peer.frame(), Some(Got(0x89, vec![])));
+    peer.send(&masked(0x8A, b""));
+    peer.text("here");
+    while peer.frame().expect("a close frame").1 != 1000_u16.to_be_bytes() {}
+}
+
+/// A client that sends faster than the server reads, and never closes.
+#[test]
+fn a_client_that_goes_on_sending_after_the_close_frame_is_let_go() {
+    let (tell, told) = mpsc::channel();
+    let tell = Mutex::new(tell);
+    let router = Router::new().get("/{style}", move |request: &mut Request<'_>| {
+        let tell = tell.lock().unwrap().clone();
+        if request.param("style").as_deref() == Some("callbacks") {
+            return quick().upgrade_dormant(request, Tells(tell));
+        }
+        quick().upgrade(request, move |socket| {
+            let outcome = tells(socket);
+            tell.send(format!("{:?}", socket.closed().unwrap())).unwrap();
+            outcome
+        })
+    });
+    let site = site(router);
+    for style in ["/callbacks", "/closure"] {
+        let mut peer = Peer::open(site.addr, style);
+        peer.text("bye");
+        let pongs = masked(0x8A, b"").repeat(20_000);
+        let sender = thread::spawn(move || while peer.stream.write_all(&pongs).is_ok() {});
+        let end = r#"Server(Close { code: 4000, reason: "as you like" })"#;
+        assert_eq!(told.recv_timeout(PATIENCE).as_deref(), Ok(end), "{style}");
+        sender.join().unwrap();
+    }
+}
