@@ -260,6 +260,7 @@ mod tests {
             size: 0,
             modified: 0,
             modified_nanos: 0,
+            changed: (0, 0),
         };
         Key {
             identity,

@@ -144,9 +144,11 @@ impl Default for Options {
 /// their caches within seconds after the last clone is dropped.
 ///
 /// `GET` and `HEAD` support validators (a strong `ETag`, `Last-Modified`), conditional fields and
-/// ranges. A change of a file is noticed within a second, and so is another folder under the same path:
-/// the path is looked up again. While there is no folder, requests get 503. No name leads out of the folder, neither
-/// by `..` nor by a symbolic link, unless [`Options::symlinks`] allows the link.
+/// ranges. A tag is the date and the size of the file. A file whose date is the second 0 or 1, as in some images, has no
+/// `Last-Modified`; its tag is a hash of its bytes, or of its inode if the contents are not kept in memory. A change of a
+/// file is noticed within a second, and so is another folder under the same path: the path is looked up again. While
+/// there is no folder, requests get 503. No name leads out of the folder, neither by `..` nor by a symbolic link, unless
+/// [`Options::symlinks`] allows the link.
 ///
 /// ```
 /// use osier_web::files::Files;

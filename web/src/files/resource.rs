@@ -171,6 +171,7 @@ impl Resource {
             size: bytes.len() as u64,
             modified: 0,
             modified_nanos: 0,
+            changed: (0, 0),
         };
         let is_encodable = shrinks(encoded_from, identity.size, mime);
         let content = Content::Memory(Arc::new(bytes.to_vec()));
@@ -392,6 +393,73 @@ mod tests {
         age(&path, now);
         let second = loaded(&root, "a.txt", Access::Blocking, Some(&first));
         assert!(matches!(&second.plain.content, Content::Memory(bytes) if ***bytes == *b"two"));
+    }
+
+    #[test]
+    fn a_file_that_is_written_again_with_its_date_and_size_is_another() {
+        let folder = Folder::new();
+        let then = SystemTime::now() - Duration::from_secs(3600);
+        let path = folder.write("a.txt", "one");
+        age(&path, then);
+        let root = Root::open(folder.path()).unwrap();
+        let first = loaded(&root, "a.txt", Access::Blocking, None);
+        // Longer than a tick of the clock of the file system.
+        std::thread::sleep(Duration::from_millis(20));
+        std::fs::write(&path, "two").unwrap();
+        age(&path, then);
+        let second = loaded(&root, "a.txt", Access::Blocking, Some(&first));
+        assert!(matches!(&second.plain.content, Content::Memory(bytes) if ***bytes == *b"two"));
+        assert_eq!(
+            (&first.plain.etag, first.plain.modified),
+            (&second.plain.etag, second.plain.modified)
+        );
+    }
+
+    #[test]
+    fn a_file_without_a_date_has_the_tag_of_its_content() {
+        let folder = Folder::new();
+        let root = Root::open(folder.path()).unwrap();
+        for date in [0, 1] {
+            let date = UNIX_EPOCH + Duration::from_secs(date);
+            for (in_memory, is_hash) in [(SMALL, true), (0, false)] {
+                let tag = |content: &str| {
+                    let path = folder.write("new.txt", content);
+                    age(&path, date);
+                    std::fs::rename(path, folder.path().join("a.txt")).unwrap();
+                    let options = LoadOptions { in_memory, ..OPTIONS };
+                    let twice = [(); 2].map(|()| match load(&root, b"a.txt", Access::Blocking, options, None) {
+                        Ok(Loaded::Resource(resource)) => {
+                            assert_eq!(field(&resource.plain, "last-modified"), None);
+                            field(&resource.plain, "etag").expect("it has one")
+                        }
+                        other => panic!("{other:?}"),
+                    });
+                    assert_eq!(twice[0], twice[1]);
+                    twice[0].clone()
+                };
+                let (one, two, again) = (tag("one"), tag("two"), tag("one"));
+                assert!(one != two && (!is_hash || one == again), "{one} {two} {again}");
+            }
+        }
+        // In an image, no file has a date of any kind.
+        let path = folder.write("a.txt", "one");
+        age(&path, UNIX_EPOCH);
+        let identity = Identity {
+            changed: (0, 0),
+            ..Identity::of(&path.metadata().unwrap())
+        };
+        let access = (Access::Blocking, 0);
+        let variant = Variant::of(
+            File::open(path).unwrap(),
+            identity,
+            access,
+            "x/y",
+            None,
+            false,
+            SystemTime::now(),
+        );
+        let variant = variant.unwrap();
+        assert_eq!((&*variant.etag, field(&variant, "etag")), ("", None));
     }
 
     #[test]

@@ -74,6 +74,9 @@ pub struct Identity {
     pub modified: i64,
     /// Nanoseconds of the last change beyond `modified`.
     pub modified_nanos: i64,
+    /// Last change of the content or the metadata, in seconds since 1970 and nanoseconds beyond. No program can set it back, as `cp -p`
+    /// sets `modified`.
+    pub changed: (i64, i64),
 }
 
 impl Root {
@@ -266,7 +269,16 @@ impl Identity {
             size: metadata.len(),
             modified: metadata.mtime(),
             modified_nanos: metadata.mtime_nsec(),
+            changed: (metadata.ctime(), metadata.ctime_nsec()),
         }
+    }
+
+    /// The last second that stands for no date: Nix gives every file the date 1, and other tools that make images give it 0.
+    pub const NO_DATE: i64 = 1;
+
+    /// Whether the date of the last change is one.
+    pub fn is_dated(&self) -> bool {
+        self.modified > Identity::NO_DATE
     }
 
     /// Returns the date of the last change, in nanoseconds since 1970.

@@ -2,6 +2,7 @@
 //! the place for a variant that the server makes.
 
 use std::fs::File;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::AtomicBool;
@@ -21,7 +22,7 @@ use crate::{Fields, Response};
 pub const SMALL: u64 = 32 * 1024;
 
 /// Estimated bytes that a made form costs besides its content.
-const ENTRY: usize = 1024;
+pub const ENTRY: usize = 1024;
 
 /// The last second that an HTTP date can name.
 pub const LAST_DATE: u64 = 253_402_300_799;
@@ -42,7 +43,7 @@ pub struct Variant {
     pub identity: Identity,
     /// Bytes of this form.
     pub content: Content,
-    /// Strong entity tag, with its quotes.
+    /// Strong entity tag, with its quotes. Empty if nothing tells one content from the next.
     pub etag: String,
     /// Last-Modified in seconds since 1970, if there is one.
     pub modified: Option<u64>,
@@ -90,17 +91,13 @@ impl Variant {
         varies: bool,
         now: SystemTime,
     ) -> io::Result<Variant> {
-        let (nanos, size) = (identity.nanos(), identity.size);
-        let etag = match coding {
-            None => format!("\"{nanos:x}-{size:x}\""),
-            Some(coding) => format!("\"{nanos:x}-{size:x}{}\"", coding.suffix()),
-        };
         // RFC 9110 section 8.8.2.1: Last-Modified is never later than the date of the response. A
         // file from the future has none.
         let modified = u64::try_from(identity.modified)
             .ok()
-            .filter(|&at| at <= LAST_DATE && UNIX_EPOCH + Duration::from_secs(at) <= now);
-        let content = Content::of(file, size, (access, in_memory))?;
+            .filter(|&at| at <= LAST_DATE && UNIX_EPOCH + Duration::from_secs(at) <= now && identity.is_dated());
+        let content = Content::of(file, identity.size, (access, in_memory))?;
+        let etag = tag(&identity, &content, coding);
         Ok(Variant::new(identity, content, etag, modified, mime, coding, varies))
     }
 
@@ -114,7 +111,10 @@ impl Variant {
         coding: Option<Coding>,
         varies: bool,
     ) -> Variant {
-        let mut cached = Response::new(StatusCode::OK).header("etag", &etag);
+        let mut cached = Response::new(StatusCode::OK);
+        if !etag.is_empty() {
+            cached = cached.header("etag", &etag);
+        }
         if let Some(modified) = modified {
             let date = httpdate::fmt_http_date(UNIX_EPOCH + Duration::from_secs(modified));
             cached = cached.header("last-modified", date);
@@ -192,6 +192,23 @@ impl Form {
     pub fn variant(&self) -> Option<&Variant> {
         self.made.get()?.as_ref()
     }
+}
+
+/// Makes the entity tag of a form: its date and its size. All files of some images have the date 0 or 1. Then it is a hash
+/// of the bytes, or, for a file that is not in memory, of the inode and its last change. The hash keeps the inode's number to itself.
+fn tag(identity: &Identity, content: &Content, coding: Option<Coding>) -> String {
+    let suffix = coding.map_or("", Coding::suffix);
+    if identity.is_dated() {
+        return format!("\"{:x}-{:x}{suffix}\"", identity.nanos(), identity.size);
+    }
+    let mut hasher = DefaultHasher::new();
+    match content {
+        Content::Memory(bytes) => bytes.hash(&mut hasher),
+        Content::Disk(_) if identity.changed.0 > Identity::NO_DATE => identity.hash(&mut hasher),
+        // A file system in an image, whose inodes may have the same numbers in the next image.
+        Content::Disk(_) => return String::new(),
+    }
+    format!("\"{:016x}{suffix}\"", hasher.finish())
 }
 
 /// Makes the fields of a response with a body, and those of one without, from the fields that both
