@@ -130,6 +130,7 @@ impl Decoder {
     fn next_piece(&mut self, input: &mut &[u8], sizes: Sizes) -> Result<Option<Event>, Failure> {
         loop {
             if self.frame.is_none() && !self.begin(input, sizes)? {
+                self.charge()?; // for a fragment that has ended
                 return Ok(None);
             }
             let Some(frame) = &mut self.frame else { return Ok(None) };
@@ -161,20 +162,20 @@ impl Decoder {
         }
     }
 
-    /// Charges the incomplete message. A long one grows no further while memory is short.
+    /// Charges the incomplete message. A long one is received no further while memory is short, even if it does not grow: its client may
+    /// send the rest as slowly as it likes, and holds the memory until then.
     #[inline]
     fn charge(&mut self) -> Result<(), Failure> {
         let bytes = self.message.capacity();
         if bytes != self.charged {
-            let grows = bytes > self.charged;
             Account::WEBSOCKETS.add(bytes);
             Account::WEBSOCKETS.subtract(self.charged);
             self.charged = bytes;
-            if grows && bytes > ALWAYS_BYTES && ledger::budget().pressure() == Pressure::Critical {
-                return Err(NO_MEMORY);
-            }
         }
-        Ok(())
+        match bytes > ALWAYS_BYTES && ledger::budget().pressure() == Pressure::Critical {
+            true => Err(NO_MEMORY),
+            false => Ok(()),
+        }
     }
 
     /// Parses a frame header and checks it. Returns `false` while the header is incomplete.

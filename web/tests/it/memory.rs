@@ -10,7 +10,7 @@ use osier_web::{IntoResponse, Request, Route, Router, ws};
 
 use crate::common::backend::{Backend, options};
 use crate::common::{Client, PATIENCE, Site, eventually, site};
-use crate::ws_client::{Peer, masked};
+use crate::ws_client::{Got, Peer, masked};
 
 /// The limit of the child.
 const LIMIT: usize = 8 << 20;
@@ -178,6 +178,33 @@ fn messages_in_fragments_grow_no_further_and_end_by_1013() {
         assert!((4..CLIENTS).contains(&closed), "{closed}");
         drop(peers);
         is_as_before(&site, Account::WEBSOCKETS);
+    });
+}
+
+#[test]
+fn a_long_message_that_does_not_go_on_ends_by_1013_and_a_short_one_is_left() {
+    struct Ignore;
+    impl ws::Callbacks for Ignore {
+        fn on_message(&mut self, _: ws::Message, _: &ws::Sender) {}
+    }
+    let name = "memory::a_long_message_that_does_not_go_on_ends_by_1013_and_a_short_one_is_left";
+    in_a_small_child(name, || {
+        let talk = |request: &mut Request<'_>| ws::Options::default().upgrade_dormant(request, Ignore);
+        let site = site(Router::new().get("/", talk));
+        let [mut long, mut short] = [32 << 10, 1 << 10].map(|bytes| {
+            let mut peer = Peer::open(site.addr, "/");
+            peer.send(&masked(0x01, &vec![b'x'; bytes]));
+            peer.send(&masked(0x89, b""));
+            assert_eq!(peer.frame(), Some(Got(0x8A, vec![])));
+            peer
+        });
+        let all = Account::named("greedy").charge(memory::limit().expect("the child has one"));
+        for peer in [&mut long, &mut short] {
+            peer.send(&masked(0x89, b""));
+        }
+        assert_eq!(short.frame(), Some(Got(0x8A, vec![])));
+        long.expect_close(ws::Close::TRY_AGAIN);
+        drop(all);
     });
 }
 
