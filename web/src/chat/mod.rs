@@ -334,16 +334,22 @@ impl Chat {
             let why = "a room's name is 1 to 32 characters: a to z, digits and '-'\n";
             return Response::new(StatusCode::BAD_REQUEST).body(why);
         }
-        let seat = match self.0.rooms.seat(room, request.client_ip()) {
-            Ok(seat) => seat,
-            Err(Full::Client) => {
-                return Response::new(StatusCode::TOO_MANY_REQUESTS).body("you have opened too many rooms\n");
-            }
-            Err(Full::House) => {
-                return Response::new(StatusCode::SERVICE_UNAVAILABLE).body("no more rooms can be opened\n");
-            }
-        };
-        let guest = Guest {
+        self.0
+            .socket
+            .upgrade_dormant_with(request, || self.guest(room, request))
+    }
+
+    /// Takes a seat for a guest. The error is the response if there is none.
+    fn guest(&self, room: &str, request: &Request<'_>) -> Result<Guest, Response> {
+        let seat = self
+            .0
+            .rooms
+            .seat(room, request.client_ip())
+            .map_err(|full| match full {
+                Full::Client => Response::new(StatusCode::TOO_MANY_REQUESTS).body("you have opened too many rooms\n"),
+                Full::House => Response::new(StatusCode::SERVICE_UNAVAILABLE).body("no more rooms can be opened\n"),
+            })?;
+        Ok(Guest {
             name: name(&request.query_param("name").unwrap_or_default()),
             house: self.0.clone(),
             seat,
@@ -352,8 +358,7 @@ impl Chat {
             counted: osier::time::coarse_now(),
             #[cfg(feature = "upgrade")]
             place: 0,
-        };
-        self.0.socket.upgrade_dormant(request, guest)
+        })
     }
 }
 

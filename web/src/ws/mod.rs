@@ -204,8 +204,19 @@ impl Options {
 
     /// Same as [`upgrade`](Options::upgrade), in callback style: an idle connection holds no stack.
     pub fn upgrade_dormant(&self, request: &Request<'_>, callbacks: impl Callbacks) -> Response {
-        match handshake::check(request, self) {
-            Ok(accepted) => {
+        self.upgrade_dormant_with(request, || Ok(callbacks))
+    }
+
+    /// Same as [`upgrade_dormant`](Options::upgrade_dormant), but makes the callbacks for a valid handshake only. The error is the
+    /// response in place of the 101.
+    pub(crate) fn upgrade_dormant_with<C: Callbacks>(
+        &self,
+        request: &Request<'_>,
+        callbacks: impl FnOnce() -> Result<C, Response>,
+    ) -> Response {
+        let checked = handshake::check(request, self).and_then(|accepted| Ok((accepted, callbacks()?)));
+        match checked {
+            Ok((accepted, callbacks)) => {
                 let session = session::Session::new(callbacks, self.timing(), self.queue, self.policy);
                 accepted.complete(Response::upgrade_dormant("websocket", Box::new(session)))
             }
