@@ -13,7 +13,7 @@ use std::{io, iter};
 
 use http::StatusCode;
 use osier_http::is_field;
-use osier_http::path::{BadPath, Path};
+use osier_http::path::{BadPath, Path, canonical_part};
 
 use super::caches::{self, Remembered};
 use super::conditional::{Conditions, Verdict, evaluate};
@@ -71,33 +71,44 @@ impl Files {
     ///
     /// Work that the blocking pool has begun is finished first. It cannot be stopped.
     pub fn answer(&self, request: &Request<'_>) -> Response {
-        let (site, options) = (&self.site, &self.site.options);
-        let prefix = options.strip.as_deref().unwrap_or_else(|| request.mount_point());
         let response = match request.method() {
-            "GET" | "HEAD" => {
-                let lookup = match below(request.path(), prefix) {
-                    Err(_) => Ok(Lookup::Malformed),
-                    Ok(None) => Ok(Lookup::Missing),
-                    // A redirect to the prefix with a slash: otherwise relative links on the page
-                    // would lead outside the prefix.
-                    Ok(Some("")) if !prefix.is_empty() => Ok(Lookup::Redirect("/".into())),
-                    Ok(Some(path)) => match locate(site, Wanted::Path(path), request) {
-                        Ok(Lookup::Missing) if options.spa && wants_page(request, path) => {
-                            locate(site, Wanted::Path("/"), request)
-                        }
-                        lookup => lookup,
-                    },
-                };
-                respond(site, lookup, prefix, request)
-            }
+            "GET" | "HEAD" => self.read(request),
             "OPTIONS" => Response::new(StatusCode::NO_CONTENT).header("allow", ALLOW),
             _ => Response::plain(StatusCode::METHOD_NOT_ALLOWED).header("allow", ALLOW),
         };
-        let response = match (&options.cache_control, response.status().as_u16()) {
-            (Some(value), 200 | 206 | 304) => response.header("cache-control", value),
-            _ => response,
+        with_headers(&self.site, response)
+    }
+
+    fn read(&self, request: &Request<'_>) -> Response {
+        let (site, options) = (&self.site, &self.site.options);
+        let prefix = options.strip.as_deref().unwrap_or_else(|| request.mount_point());
+        let mut depends_on_accept = false;
+        let lookup = match below(request.path(), prefix) {
+            Err(_) => Ok(Lookup::Malformed),
+            Ok(None) => Ok(Lookup::Missing),
+            // A redirect to the prefix with a slash: otherwise relative links on the page
+            // would lead outside the prefix.
+            Ok(Some("")) if !prefix.is_empty() => Ok(Lookup::Redirect("/".into())),
+            Ok(Some(path)) => match locate(site, Wanted::Path(path), request) {
+                Ok(Lookup::Missing) if options.spa && may_be_page(path) => {
+                    depends_on_accept = true;
+                    match wants_html(request) {
+                        true => locate(site, Wanted::Path("/"), request),
+                        false => Ok(Lookup::Missing),
+                    }
+                }
+                lookup => lookup,
+            },
         };
-        with_headers(site, response)
+        let is_file = matches!(lookup, Ok(Lookup::Resource(_)));
+        let mut response = respond(site, lookup, prefix, request);
+        if depends_on_accept {
+            response = response.header("vary", "accept");
+        }
+        match (&options.cache_control, response.status().as_u16()) {
+            (Some(value), 200 | 206 | 304) if is_file => response.header("cache-control", value),
+            _ => response,
+        }
     }
 
     /// Responds to `request` with the file `name`, whatever the path of the request is. An
@@ -157,6 +168,8 @@ fn respond(site: &Site, lookup: io::Result<Lookup>, prefix: &str, request: &Requ
             .header("vary", "accept")
             .body(text),
         Ok(Lookup::Redirect(below)) => {
+            // As the client spells it, `//assets` would be another host.
+            let prefix = canonical_part(prefix).unwrap_or(Cow::Borrowed(prefix));
             let mut location = format!("{prefix}{below}");
             if let Some(query) = request.query() {
                 location.push('?');
@@ -304,7 +317,7 @@ fn look_in(
 ) -> io::Result<Lookup> {
     let loading = LoadOptions {
         siblings: options.precompressed,
-        made: options.compress.as_ref().map(|settings| settings.min),
+        made: options.encoded_from(),
         in_memory: options.in_memory,
     };
     if !target.folder {
@@ -532,11 +545,15 @@ fn wants_json(request: &Request<'_>) -> bool {
     request.query().is_some_and(asks) || json > page
 }
 
-/// Whether a missing path is a page of a single-page application and not one of its assets.
-fn wants_page(request: &Request<'_>, path: &str) -> bool {
-    let page = Target::parse(path, false).is_ok_and(|target| !target.has_extension());
+/// Whether a missing path may be a page of a single-page application: it is not one of its assets.
+fn may_be_page(path: &str) -> bool {
+    Target::parse(path, false).is_ok_and(|target| !target.has_extension())
+}
+
+/// Whether the client takes a page.
+fn wants_html(request: &Request<'_>) -> bool {
     let mut accepts = lines(request, "accept").peekable();
-    let html = accepts.peek().is_none()
+    accepts.peek().is_none()
         || accepts.flat_map(|line| line.split(|&byte| byte == b',')).any(|range| {
             let kind = range
                 .split(|&byte| byte == b';')
@@ -546,17 +563,16 @@ fn wants_page(request: &Request<'_>, path: &str) -> bool {
             [&b"text/html"[..], b"text/*", b"*/*"]
                 .iter()
                 .any(|wanted| kind.eq_ignore_ascii_case(wanted))
-        });
-    page && html
+        })
 }
 
 /// The response for an error of the system. The client learns no details.
 fn failure(error: io::Error) -> Response {
     match rustix::io::Errno::from_io_error(&error) {
-        // Descriptors or memory ran out, which usually passes soon.
-        Some(rustix::io::Errno::MFILE | rustix::io::Errno::NFILE | rustix::io::Errno::NOMEM) => {
-            Response::plain(StatusCode::SERVICE_UNAVAILABLE).header("retry-after", "1")
-        }
+        // Descriptors or memory ran out, or another program holds a lease on the file, as Samba does. That usually passes soon.
+        Some(
+            rustix::io::Errno::MFILE | rustix::io::Errno::NFILE | rustix::io::Errno::NOMEM | rustix::io::Errno::AGAIN,
+        ) => Response::plain(StatusCode::SERVICE_UNAVAILABLE).header("retry-after", "1"),
         _ => Response::internal_error(error),
     }
 }

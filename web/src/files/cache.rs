@@ -18,7 +18,7 @@ pub struct Limits {
     pub bytes: usize,
     /// Open descriptors.
     pub files: usize,
-    /// Bytes of the encoded forms that the server makes.
+    /// Bytes of the encoded forms that the server makes. With 0, or less than a few kilobytes, it makes none.
     pub compressed: usize,
 }
 

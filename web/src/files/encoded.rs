@@ -26,11 +26,14 @@ use std::sync::{Arc, LazyLock, Mutex};
 use super::Site;
 use super::resource::Resource;
 use super::root::Identity;
-use super::variant::{Content, Form, Variant};
+use super::variant::{Content, ENTRY, Form, Variant};
 use crate::compress::INLINE;
 use crate::compress::accept_encoding::Coding;
 use crate::compress::encoder::{Effort, Encoder};
 use crate::lock;
+
+/// Least bytes of a store. A smaller one would drop each form as soon as it is made, and the next request would make it again.
+pub const LEAST: usize = 2 * ENTRY;
 
 /// The identity of a form. The content type is part of it, because one file may have two names.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -86,7 +86,7 @@ pub struct Options {
     /// `application/json` or adds `?format=json`, otherwise an HTML page. Off by default.
     pub listing: bool,
     /// Serves the index of the root for a page that does not exist, as single-page applications
-    /// need. Off by default.
+    /// need, to clients that accept HTML. Off by default.
     pub spa: bool,
     /// Serves names that begin with a dot too. `/.well-known/` is always served. Off by default.
     pub hidden: bool,
@@ -137,6 +137,14 @@ impl Default for Options {
             in_memory: variant::SMALL,
             cache: CacheLimits::default(),
         }
+    }
+}
+
+impl Options {
+    /// Smallest file, in bytes, for which the server makes encoded forms. `None` if it makes none.
+    fn encoded_from(&self) -> Option<u64> {
+        let settings = self.compress.as_ref()?;
+        (self.cache.compressed >= encoded::LEAST).then_some(settings.min)
     }
 }
 
@@ -250,7 +258,7 @@ impl Files {
         pages: impl IntoIterator<Item = (&'a str, &'a str, &'a [u8])>,
         options: Options,
     ) -> io::Result<Files> {
-        let encoded_from = options.compress.as_ref().map(|settings| settings.min);
+        let encoded_from = options.encoded_from();
         let pages = pages.into_iter().map(|(path, mime, bytes)| {
             let path = canonical_part(path).unwrap_or(Cow::Borrowed(path)).into_owned();
             (path, Arc::new(Resource::embedded(bytes, mime, encoded_from)))

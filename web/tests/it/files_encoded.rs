@@ -245,6 +245,24 @@ fn a_store_that_is_too_small_costs_time_and_nothing_else() {
 }
 
 #[test]
+fn a_store_that_keeps_nothing_makes_nothing() {
+    let folder = Folder::new();
+    folder.write("a.txt", prose(20_000));
+    let cache = CacheLimits {
+        compressed: 0,
+        ..CacheLimits::default()
+    };
+    let options = Options {
+        cache,
+        ..Options::default()
+    };
+    let site = site(Files::with(folder.path(), options).unwrap());
+    let reply = ask(&site, "GET", "/a.txt", &["Accept-Encoding: gzip"]);
+    // It does not vary: no form is even looked for.
+    assert_eq!((reply.header("content-encoding"), reply.header("vary")), (None, None));
+}
+
+#[test]
 fn many_clients_at_once_get_it_all() {
     let folder = Folder::new();
     let text = prose(1 << 20);

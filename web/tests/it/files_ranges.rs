@@ -1,6 +1,7 @@
 //! Several ranges of a file, listings as JSON, and files that the request's path does not name.
 
-use std::process::Command;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
 
 use crate::common::folder::prose;
 use crate::common::{Reply, Site, site};
@@ -181,6 +182,15 @@ fn listings_as_json() {
     let reply = ask(&site, "/files/sub", &[]);
     assert_eq!((reply.status, reply.header("location")), (301, Some("/files/sub/")));
     assert_eq!(ask(&site, "/files-not", &[]).status, 404);
+    // As the client spells it, `//files` would be another host.
+    for (path, location) in [("//files", "/files/"), ("//%66iles/sub", "/files/sub/")] {
+        let reply = ask(&site, path, &[]);
+        assert_eq!(
+            (reply.status, reply.header("location")),
+            (301, Some(location)),
+            "{path}"
+        );
+    }
 }
 
 #[test]
@@ -294,4 +304,67 @@ fn a_folder_is_a_handler_with_a_prefix_and_a_cache_control() {
     };
     let refused = Files::with(folder.path(), bad).unwrap_err();
     assert_eq!(refused.kind(), std::io::ErrorKind::InvalidInput);
+}
+
+#[test]
+fn listings_have_no_cache_control_and_pages_of_an_application_depend_on_accept() {
+    let folder = Folder::new();
+    folder.write("index.html", "the page");
+    folder.write("sub/a.txt", "text");
+    let options = Options {
+        listing: true,
+        spa: true,
+        cache_control: Some("max-age=60".into()),
+        ..Options::default()
+    };
+    let site = site(Files::with(folder.path(), options).unwrap());
+    for (path, accept, status, cache, varies) in [
+        ("/sub/a.txt", "text/html", 200, Some("max-age=60"), false),
+        ("/sub/", "text/html", 200, None, true),
+        ("/page", "text/html", 200, Some("max-age=60"), true),
+        ("/page", "application/json", 404, None, true),
+        ("/none.png", "text/html", 404, None, false),
+    ] {
+        let reply = ask(&site, path, &[&format!("Accept: {accept}")]);
+        let varies_by_it = reply.head.lines().any(|line| line == "vary: accept");
+        let fields = (reply.header("cache-control"), varies_by_it);
+        assert_eq!((reply.status, fields), (status, (cache, varies)), "{path} {accept}");
+    }
+}
+
+/// Holds a lease on a file, as Samba and NFS do for their clients. Says so, and ends with its input.
+const LEASE: &str = "
+import fcntl, os, signal, sys
+signal.signal(signal.SIGIO, signal.SIG_IGN)
+file = os.open(sys.argv[1], os.O_RDWR)
+fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+print('held', flush=True)
+sys.stdin.read()
+";
+
+#[test]
+fn a_file_under_a_lease_of_another_program_is_unavailable_and_no_failure() {
+    let folder = Folder::new();
+    let path = folder.write("a.txt", "text");
+    let program = Command::new("python3")
+        .args(["-c", LEASE])
+        .arg(&path)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn();
+    let Ok(mut program) = program else {
+        return println!("skipped: there is no python3");
+    };
+    let mut line = String::new();
+    let said = BufReader::new(program.stdout.take().unwrap()).read_line(&mut line);
+    if said.is_err() || line != "held\n" {
+        let _ = program.wait();
+        return println!("skipped: the file system has no leases");
+    }
+    let site = site(Files::open(folder.path()).unwrap());
+    let reply = site.get("/a.txt");
+    assert_eq!((reply.status, reply.header("retry-after")), (503, Some("1")));
+    drop(program.stdin.take());
+    program.wait().unwrap();
+    assert_eq!(site.get("/a.txt").text(), "text");
 }
