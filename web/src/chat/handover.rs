@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex};
 
 use serde::{Deserialize, Serialize};
 
-use super::rooms::{History, Room, Seat};
+use super::rooms::{History, Room, Rooms, Seat};
 use super::way::{News, Pending, Spoken, Way, send};
 use super::{Guest, House, line};
 use crate::Session;
@@ -64,14 +64,13 @@ impl Handover {
 impl House {
     /// Sends a line to the other process if that one orders the lines. Returns whether it does.
     pub(super) fn asks(&self, room: &Room, name: &str, text: &str, at: u64) -> bool {
-        if !matches!(lock(&self.handover.state).way, Way::Follows(..)) {
-            return false;
-        }
-        let room = self.keep(&room.name);
-        let state = lock(&self.handover.state);
-        let Way::Follows(link, pending) = &state.way else {
+        let mut state = lock(&self.handover.state);
+        let State { way, seats, .. } = &mut *state;
+        let Way::Follows(link, pending) = &*way else {
             return false;
         };
+        // Under the same lock: the end of the handover gives up every seat that it finds.
+        let room = keep(seats, &self.rooms, &room.name);
         let spoken = Spoken {
             name: name.to_owned(),
             text: text.to_owned(),
@@ -88,14 +87,7 @@ impl House {
 
     /// Keeps a room until the end of the handover, and returns it.
     fn keep(&self, name: &str) -> Arc<Room> {
-        let mut state = lock(&self.handover.state);
-        if let Some(seat) = state.seats.iter().find(|seat| seat.room.name == name) {
-            return Arc::clone(&seat.room);
-        }
-        let seat = self.rooms.seat_anyway(name);
-        let room = Arc::clone(&seat.room);
-        state.seats.push(seat);
-        room
+        keep(&mut lock(&self.handover.state).seats, &self.rooms, name)
     }
 
     fn set_way(&self, way: &Way, also: impl FnMut(&Room, &mut History)) {
@@ -205,6 +197,17 @@ impl Part for House {
     fn alone(&self) {
         self.go_on_alone();
     }
+}
+
+/// Takes a seat that keeps a room, if there is none among `seats`. Returns the room.
+fn keep(seats: &mut Vec<Seat>, rooms: &Arc<Rooms>, name: &str) -> Arc<Room> {
+    if let Some(seat) = seats.iter().find(|seat| seat.room.name == name) {
+        return Arc::clone(&seat.room);
+    }
+    let seat = rooms.seat_anyway(name);
+    let room = Arc::clone(&seat.room);
+    seats.push(seat);
+    room
 }
 
 /// Sends the lines of a room so far.

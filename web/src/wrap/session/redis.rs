@@ -72,11 +72,11 @@ impl Store for Redis {
         match (replies.next(), replies.next()) {
             (Some(Reply::Nil), _) => Ok(None),
             (Some(Reply::Text(data)), Some(Reply::Number(left))) => {
-                // It may have ended between the two commands.
+                // It may have ended between the two commands. A session without an end, which no server has written, is none.
                 let left = u64::try_from(left).ok();
                 Ok(left.map(|left| (data, Duration::from_millis(left))))
             }
-            _ => Err(io::Error::other("a session has another type in Redis, or no end")),
+            _ => Err(io::Error::other("a session has another type in Redis")),
         }
     }
 
