@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use osier_web::upstream::Upstream;
 use osier_web::wrap::cache::{Cache, Inside};
-use osier_web::{Request, Response};
+use osier_web::{Answer, Request, Response};
 
 use crate::handler::Handler;
 use crate::policy::path;
@@ -35,6 +35,11 @@ impl Cached {
 impl Handler for Cached {
     fn answer(&self, request: &mut Request<'_>, _path: &[u8]) -> Response {
         self.cache.answer(request, &self.inside)
+    }
+
+    fn answer_after_body(&self, request: &mut Request<'_>, path: &[u8]) -> Answer {
+        let passing = |request: &mut Request<'_>| self.handler.answer_after_body(request, path);
+        self.cache.answer_after_body(request, &self.inside, passing)
     }
 
     fn methods(&self) -> &'static str {

@@ -175,29 +175,24 @@ impl PolicyChain {
         if let Err(refusal) = self.admit(request) {
             return self.finish(request, refusal).into();
         }
-        if let Some(queue) = &self.queue {
-            let response = queue.enter().map_or_else(
-                |refusal| refusal,
-                |_turn| self.within_time(|| handler.answer(request, path)),
-            );
-            return self.finish(request, response).into();
-        }
-        if self.time.is_some() {
-            let response = self.within_time(|| handler.answer(request, path));
-            return self.finish(request, response).into();
-        }
-        let answer = handler.answer_after_body(request, path);
-        self.change(request, answer, PolicyChain::finish)
+        let Some(time) = self.time else {
+            let answer = self.handle(handler, request, path);
+            return self.change(request, answer, PolicyChain::finish);
+        };
+        let response = osier::timeout(time, || self.handle(handler, request, path).wait(request));
+        let response = response.unwrap_or_else(|_| {
+            let reason = "there was no response within 'limits.time'";
+            Response::plain(StatusCode::GATEWAY_TIMEOUT).because(reason)
+        });
+        self.finish(request, response).into()
     }
 
-    /// Calls the handler, within the route's time limit if it has one.
-    fn within_time(&self, answer: impl FnOnce() -> Response) -> Response {
-        match self.time {
-            Some(time) => osier::timeout(time, answer).unwrap_or_else(|_| {
-                let reason = "there was no response within 'limits.time'";
-                Response::plain(StatusCode::GATEWAY_TIMEOUT).because(reason)
-            }),
-            None => answer(),
+    /// Calls the handler, in the request's turn if the route has a queue.
+    fn handle(&self, handler: &dyn Handler, request: &mut Request<'_>, path: &[u8]) -> Answer {
+        let answer = |request: &mut Request<'_>| handler.answer_after_body(request, path);
+        match &self.queue {
+            Some(queue) => queue.answer(request, answer),
+            None => answer(request),
         }
     }
 

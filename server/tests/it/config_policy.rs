@@ -166,6 +166,59 @@ fn a_queue_bounds_what_runs_and_a_client_has_its_part_of_the_line() {
 }
 
 #[test]
+fn a_body_is_received_without_a_place_of_the_queue() {
+    let backend = TcpListener::bind("127.0.0.1:0").unwrap();
+    let to = backend.local_addr().unwrap();
+    let route = |path: &str, more: &str| {
+        format!(
+            "[[site.route]]\npath = \"{path}\"\nproxy = \"{to}\"\n{more}\n\
+             limits.queue = {{ running = 1, wait = \"50ms\" }}\n"
+        )
+    };
+    let sites = Sites::start(&format!(
+        "[[site]]\ndefault = true\n{}{}{}",
+        route("/plain", ""),
+        route("/timed", "limits.time = \"1m\""),
+        route("/cached", "cache = true"),
+    ));
+    let accept = || {
+        let (stream, _) = backend.accept().unwrap();
+        let mut backend = Client::over(stream);
+        backend.receive_request().unwrap();
+        backend
+    };
+    let answer = |mut backend: Client| {
+        backend.send_raw(
+            b"HTTP/1.1 200 OK\r\nCache-Control: no-store\r\nConnection: close\r\nContent-Length: 4\r\n\r\ndone",
+        );
+    };
+    for path in ["/plain", "/timed", "/cached"] {
+        for method in ["POST", "GET"] {
+            let upload = || {
+                let fields = ["Content-Length: 4", "Expect: 100-continue", "Connection: close"];
+                let mut client = sites.connect();
+                send(&mut client, method, "x", path, &fields);
+                // The server waits for the body.
+                assert_eq!(client.receive_head().status, 100);
+                client
+            };
+            let (mut first, mut second) = (upload(), upload());
+            let mut other = sites.connect();
+            send(&mut other, "GET", "x", path, &["Connection: close"]);
+            let running = accept();
+            // The place is taken now, also for those whose body is here.
+            first.send_raw(b"body");
+            assert_eq!(first.receive(method).status, 503, "{method} {path}");
+            answer(running);
+            assert_eq!(other.receive("GET").text(), "done", "{method} {path}");
+            second.send_raw(b"body");
+            answer(accept());
+            assert_eq!(second.receive(method).text(), "done", "{method} {path}");
+        }
+    }
+}
+
+#[test]
 fn what_is_still_being_sent_counts_as_at_the_same_time() {
     let folder = Sites::folder();
     folder.write("www/large.bin", crate::support::pattern(32 << 20));

@@ -266,7 +266,7 @@ impl<'a> RequestBody<'a> {
     }
 
     /// Whether the rest of a body of known length has been received.
-    #[cfg(feature = "proxy")]
+    #[cfg(any(feature = "fastcgi", feature = "proxy"))]
     pub(crate) fn has_all_received(&self) -> bool {
         let is_known = self.ahead.is_none() && self.announced().is_some();
         self.is_done() || (is_known && self.decoder.plain() <= self.unread.len() as u64)

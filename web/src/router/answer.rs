@@ -145,6 +145,21 @@ impl Answer {
         }
     }
 
+    /// Whether the answer waits for a body that the client has not sent to its end.
+    #[cfg_attr(
+        not(any(feature = "fastcgi", feature = "proxy")),
+        expect(unused_variables, reason = "only gateways wait")
+    )]
+    pub(crate) fn waits_for_client(&self, request: &Request<'_>) -> bool {
+        match &self.0 {
+            #[cfg(any(feature = "fastcgi", feature = "proxy"))]
+            Kind::AfterBody(_) => !request.body.has_all_received(),
+            #[cfg(feature = "proxy")]
+            Kind::AfterWait(_) => false,
+            Kind::Now(_) => false,
+        }
+    }
+
     /// Returns the response.
     ///
     /// # Errors

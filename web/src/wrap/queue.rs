@@ -37,7 +37,7 @@ use std::time::{Duration, Instant};
 use osier::sync::Event;
 
 use crate::lock;
-use crate::{Next, Request, Response};
+use crate::{Answer, Next, Request, Response};
 
 /// The divisor of the budget under overload.
 const SHORT: u32 = 10;
@@ -141,12 +141,46 @@ impl Queue {
 
     /// Makes requests wait for their turn, or answers them with 503: for [`Router::wrap`](crate::Router::wrap). A turn
     /// ends when the handler has made its response. A body that is streamed afterwards does not count.
+    ///
+    /// A handler that receives the body of its request does so in its turn, so clients that send slowly can hold all turns. A gateway
+    /// need not: see [`answer`](Queue::answer).
     pub fn wrap(self) -> impl Fn(&mut Request<'_>, Next<'_>) -> Response + Send + Sync + 'static {
         let queue = Arc::new(self);
         move |request, next| match queue.enter() {
             Ok(_turn) => next.run(request),
             Err(refusal) => refusal,
         }
+    }
+
+    /// Answers a request by `handler` when it is its turn. A handler that waits for the body of the request does so without a turn, and
+    /// goes on in another one: `Proxy` and `FastCgi` do, by `answer_after_body`. So nobody waits for a client that sends slowly.
+    ///
+    /// # Suspends
+    ///
+    /// Until it is this request's turn, for the budget at most, and where the handler does. Not until the client has sent the body.
+    ///
+    /// # Cancellation
+    ///
+    /// Unwinds, and leaves the line or ends the turn.
+    pub fn answer(
+        self: &Arc<Self>,
+        request: &mut Request<'_>,
+        handler: impl FnOnce(&mut Request<'_>) -> Answer,
+    ) -> Answer {
+        let turn = match self.enter() {
+            Ok(turn) => turn,
+            Err(refusal) => return refusal.into(),
+        };
+        let answer = handler(request);
+        if !answer.waits_for_client(request) {
+            return answer.wait(request).into();
+        }
+        drop(turn);
+        let queue = Arc::clone(self);
+        answer.around(move |request, go_on| match queue.enter() {
+            Ok(_turn) => go_on(request).wait(request).into(),
+            Err(refusal) => refusal.into(),
+        })
     }
 
     /// Waits for a turn.

@@ -107,7 +107,7 @@ use self::key::Wanted;
 use self::store::{Count, Join};
 pub use self::store::{Stats, Store, StoreOptions};
 use crate::upstream::client::while_client_stays;
-use crate::{IntoResponse, Request, Response};
+use crate::{Answer, IntoResponse, Request, Response};
 
 /// How often a request takes part in a fetch before it goes to the handler itself.
 const ROUNDS: usize = 3;
@@ -316,6 +316,34 @@ impl Cache {
         }
     }
 
+    /// Answers a request as [`answer`](Cache::answer) does. One with a body goes to `passing`, the same handler, which may wait for the body.
+    ///
+    /// # Suspends
+    ///
+    /// As `answer` does, but not until the client has sent the body if `passing` does not.
+    ///
+    /// # Cancellation
+    ///
+    /// As for `answer`.
+    pub fn answer_after_body(
+        &self,
+        request: &mut Request<'_>,
+        handler: &Inside,
+        passing: impl FnOnce(&mut Request<'_>) -> Answer,
+    ) -> Answer {
+        // No stored response answers a request with a body.
+        if request.body().announced() == Some(0) || request.method() == "PURGE" {
+            return self.answer(request, handler).into();
+        }
+        self.0.store.begin_rebuilding();
+        if matches!(request.method(), "GET" | "HEAD") {
+            self.0.store.count(0, Count::Bypassed);
+        }
+        let answer = passing(request);
+        let cache = self.clone();
+        answer.map(request, move |request, response| cache.passed(request, response))
+    }
+
     /// Answers a request whose method is neither GET nor HEAD: purges, or passes it on and removes what it may have
     /// changed.
     #[cold]
@@ -327,17 +355,29 @@ impl Cache {
             purgers,
             ..
         } = &*self.0;
-        let space = (*space, options.by_sent_target);
         if let ("PURGE", Some(may_purge)) = (request.method(), purgers) {
             return match may_purge(request.client_ip()) {
-                true => purge::purge(store, space, request),
+                true => purge::purge(store, (*space, options.by_sent_target), request),
                 false => Response::plain(StatusCode::FORBIDDEN),
             };
         }
-        let is_safe = matches!(request.method(), "OPTIONS" | "TRACE");
-        let response = direct(request, handler, "method");
+        let response = handler(request);
+        self.passed(request, response)
+    }
+
+    /// Removes what a request that was passed on may have changed, and notes that it was.
+    fn passed(&self, request: &Request<'_>, response: Response) -> Response {
+        let why = match request.method() {
+            "GET" | "HEAD" => "bypass",
+            _ => "method",
+        };
+        let is_safe = matches!(request.method(), "GET" | "HEAD" | "OPTIONS" | "TRACE");
+        let response = note_on(response, Note::forwarded(why));
         if !is_safe && matches!(response.status.as_u16(), 200..=399) {
-            purge::invalidate(store, space, request, &response);
+            let Inner {
+                store, space, options, ..
+            } = &*self.0;
+            purge::invalidate(store, (*space, options.by_sent_target), request, &response);
         }
         response
     }
