@@ -24,7 +24,7 @@ impl Counted {
         Counted(Arc::new((Memory::new(100), Default::default())))
     }
 
-    /// Calls of `load`, `save` and `remove`.
+    /// Calls of `load`; of `save`, `replace` and `touch`; and of `remove`.
     fn calls(&self) -> [usize; 3] {
         self.0.1.each_ref().map(|count| count.load(Ordering::Relaxed))
     }
@@ -48,7 +48,11 @@ impl Store for Counted {
         self.count(1).replace(id, data, time)
     }
 
-    fn remove(&self, id: &str) -> io::Result<()> {
+    fn touch(&self, id: &str, time: Duration) -> io::Result<bool> {
+        self.count(1).touch(id, time)
+    }
+
+    fn remove(&self, id: &str) -> io::Result<bool> {
         self.count(2).remove(id)
     }
 }
@@ -178,31 +182,136 @@ fn a_login_has_an_id_that_nobody_knew_and_a_logout_ends_it() {
 
 #[test]
 fn a_slow_request_does_not_bring_back_a_session_that_has_ended() {
-    let store = Counted::new();
-    let [loaded, ended] = [(); 2].map(|()| Arc::new(Event::new()));
-    let (has_loaded, has_ended) = (loaded.clone(), ended.clone());
-    let slow = move |request: &mut Request<'_>| -> Result<(), Rejection> {
-        let session = request.session()?;
-        let user: Option<String> = session.get("user")?;
-        has_loaded.set();
-        assert!(
-            has_ended.wait_timeout(DEADLINE),
-            "no other request has ended the session"
-        );
-        session.set("user", user)
-    };
-    let client = app_with(Router::new().post("/late", slow), Sessions::new(store.clone()));
-    let session = cookie(&post(&client, "/login", ""));
-    thread::scope(|scope| {
-        let late = scope.spawn(|| client.post("/late").header("cookie", &session).send());
-        assert!(loaded.wait_timeout(DEADLINE), "the slow request has no values");
-        post(&client, "/logout", &session);
-        ended.set();
-        let late = late.join().unwrap();
-        assert_eq!((late.status().as_u16(), late.header("set-cookie")), (200, None));
+    for path in ["/late", "/late?renew=1"] {
+        let store = Counted::new();
+        let [loaded, ended] = [(); 2].map(|()| Arc::new(Event::new()));
+        let (has_loaded, has_ended) = (loaded.clone(), ended.clone());
+        let slow = move |request: &mut Request<'_>| -> Result<(), Rejection> {
+            let session = request.session()?;
+            let user: Option<String> = session.get("user")?;
+            has_loaded.set();
+            assert!(
+                has_ended.wait_timeout(DEADLINE),
+                "no other request has ended the session"
+            );
+            match request.query_param("renew") {
+                Some(_) => session.renew(),
+                None => session.set("user", user),
+            }
+        };
+        let client = app_with(Router::new().post("/late", slow), Sessions::new(store.clone()));
+        let session = cookie(&post(&client, "/login", ""));
+        thread::scope(|scope| {
+            let late = scope.spawn(|| client.post(path).header("cookie", &session).send());
+            assert!(loaded.wait_timeout(DEADLINE), "the slow request has no values");
+            post(&client, "/logout", &session);
+            ended.set();
+            let late = late.join().unwrap();
+            assert_eq!(
+                (late.status().as_u16(), late.header("set-cookie")),
+                (200, None),
+                "{path}"
+            );
+        });
+        assert_eq!(get(&client, &session), "nobody", "{path}");
+        assert!(store.0.0.is_empty(), "{path}");
+    }
+}
+
+#[test]
+fn a_slow_request_that_only_reads_undoes_no_change() {
+    let runtime = osier::Runtime::builder().workers(1).clock(VirtualClock::new());
+    runtime.build().unwrap().run(|| {
+        let [loaded, changed] = [(); 2].map(|()| Arc::new(Event::new()));
+        let (has_loaded, has_changed) = (loaded.clone(), changed.clone());
+        let note = move |request: &mut Request<'_>| -> Result<String, Rejection> {
+            let note: Option<[u8; 2]> = request.session()?.get("note")?;
+            if request.query_param("slow").is_some() {
+                has_loaded.set();
+                assert!(has_changed.wait_timeout(DEADLINE), "no other request has come");
+            }
+            Ok(format!("{note:?}"))
+        };
+        let options = Options {
+            idle: HOUR,
+            ..Options::default()
+        };
+        let store = Counted::new();
+        let client = app_with(Router::new().get("/note", note), Sessions::with(store.clone(), options));
+        let session = cookie(&post(&client, "/login", ""));
+        post(&client, "/note", &session);
+        // A read renews the session from now on.
+        osier::sleep(HOUR.mul_f64(0.6));
+        osier::scope(|scope| {
+            scope.spawn_local(|| {
+                let reply = client.get("/note?slow=1").header("cookie", &session).send();
+                assert_eq!(reply.text(), "Some([1, 2])");
+                assert!(line(&reply).contains("Max-Age=3600"), "{}", line(&reply));
+            });
+            loaded.wait();
+            post(&client, "/forget", &session);
+            changed.set();
+        });
+        let reply = client.get("/note").header("cookie", &session).send();
+        assert_eq!(reply.text(), "None");
     });
-    assert_eq!(get(&client, &session), "nobody");
-    assert!(store.0.0.is_empty());
+}
+
+/// A store that keeps no session for longer.
+struct Fixed(Memory);
+
+impl Store for Fixed {
+    fn load(&self, id: &str) -> io::Result<Option<(Vec<u8>, Duration)>> {
+        self.0.load(id)
+    }
+
+    fn save(&self, id: &str, data: &[u8], time: Duration) -> io::Result<()> {
+        self.0.save(id, data, time)
+    }
+
+    fn replace(&self, id: &str, data: &[u8], time: Duration) -> io::Result<bool> {
+        self.0.replace(id, data, time)
+    }
+
+    fn touch(&self, _: &str, _: Duration) -> io::Result<bool> {
+        Err(io::Error::other(NoConnection(io::Error::other("the host is down"))))
+    }
+
+    fn remove(&self, id: &str) -> io::Result<bool> {
+        self.0.remove(id)
+    }
+}
+
+#[test]
+fn a_store_that_renews_no_session_costs_nobody_a_page() {
+    let runtime = osier::Runtime::builder().workers(1).clock(VirtualClock::new());
+    runtime.build().unwrap().run(|| {
+        let (told, hears) = mpsc::channel();
+        let options = Options {
+            idle: HOUR,
+            ..Options::default()
+        };
+        let router = Router::new()
+            .post("/login", |request: &mut Request<'_>| {
+                request.session()?.set("user", "ada")
+            })
+            .get("/", |request: &mut Request<'_>| -> Result<String, Rejection> {
+                let user: Option<String> = request.session()?.get("user")?;
+                Ok(user.unwrap_or_default())
+            })
+            .wrap(Sessions::with(Fixed(Memory::new(10)), options).wrap());
+        let server = Server::new(router).on_log(move |record| told.send(record.to_string()).unwrap());
+        let client = Client::of(server);
+        let session = cookie(&client.post("/login").send());
+        osier::sleep(HOUR.mul_f64(0.6));
+        let reply = client.get("/").header("cookie", &session).send();
+        assert_eq!((reply.status().as_u16(), reply.text()), (200, "ada"));
+        assert_eq!(reply.header("set-cookie"), None);
+        assert_eq!(
+            hears.try_recv().unwrap(),
+            "GET /: the session cannot be renewed: no connection: the host is down"
+        );
+    });
 }
 
 #[test]
@@ -240,6 +349,13 @@ fn a_client_cannot_choose_an_id() {
     // A cookie of another host that comes first does not hide ours if it is no id.
     let ours = cookie(&client.post("/login").send());
     assert_eq!(get(&client, &format!("session=x; {ours}")), "ada");
+    // Nor if it is one, but of no session.
+    assert_eq!(get(&client, &format!("{chosen}; {ours}")), "ada");
+    let moved = cookie(&post(&client, "/renew", &format!("{chosen}; {ours}")));
+    assert_eq!(
+        (get(&client, &ours), get(&client, &moved)),
+        ("nobody".into(), "ada".into())
+    );
 }
 
 #[test]
@@ -337,7 +453,11 @@ impl Store for Away {
         unreachable!("nothing was loaded")
     }
 
-    fn remove(&self, _: &str) -> io::Result<()> {
+    fn touch(&self, _: &str, _: Duration) -> io::Result<bool> {
+        unreachable!("nothing was loaded")
+    }
+
+    fn remove(&self, _: &str) -> io::Result<bool> {
         unreachable!("nothing was loaded")
     }
 }

@@ -32,9 +32,10 @@
 //! - The store is asked when a handler first uses the session, and there is no `Set-Cookie` before something is stored.
 //! - An id that the store does not know is never taken over: a client cannot choose its id. [`Session::renew`] changes
 //!   the id and keeps the values. Call it when somebody logs in, so that an id that was known before is worth nothing.
-//! - A session is kept for [`Options::idle`]. A use renews that time once half of it has passed.
-//! - The session is stored when the handler returns, before its response is sent. If two requests change it at once,
-//!   the later one wins.
+//! - A session is kept for [`Options::idle`]. A use renews that time once half of it has passed. If the store cannot be
+//!   reached for that, the log has a line, and the response is sent.
+//! - A session that was changed is stored when the handler returns, before its response is sent. If two requests change
+//!   it at once, the later one wins. If one has ended it, the other changes nothing.
 //!
 //! The cookie has `HttpOnly` and, unless the [`Options`] say otherwise, `SameSite=Lax`, the path `/`, and `Secure` when
 //! the client came over https ([`Request::is_https`]).
@@ -60,6 +61,8 @@ pub use self::keys::CookieKeys;
 #[cfg(feature = "redis")]
 pub use self::redis::Redis;
 pub use self::store::{Memory, Store};
+use crate::conn::log::Causes;
+use crate::conn::log::record::{Level, Record};
 use crate::lock;
 use crate::request::base64;
 use crate::router::next::HasPanicked;
@@ -74,7 +77,8 @@ const ID_LENGTH: usize = 43;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
     /// The name of the cookie. A name that begins with `__Host-` keeps other hosts of the domain from setting it; it
-    /// needs `secure`, the path `/` and no domain. Default: `session`.
+    /// needs `secure`, the path `/` and no domain. Of eight cookies with this name, the first one counts that is the id of a
+    /// session. Default: `session`.
     pub name: String,
     /// Time for which a session is kept. A use renews it once half of it has passed, so a session ends between half of
     /// this time and all of it after its last use. Default: one day.
@@ -134,8 +138,9 @@ impl Sessions {
                 store: self.store.clone(),
                 sent: request
                     .named_cookies(&self.options.name)
-                    .find(|id| is_id(id))
-                    .map(str::to_owned),
+                    .filter(|id| is_id(id))
+                    .map(str::to_owned)
+                    .collect(),
                 state: Mutex::default(),
             }));
             request.extensions_mut().insert(session.clone());
@@ -145,58 +150,83 @@ impl Sessions {
             if request.extensions().get::<HasPanicked>().is_some() {
                 return response;
             }
-            self.finish(&session, is_https, response)
+            self.finish(&session, request, is_https, response)
         }
     }
 
     /// Stores the session and sets its cookie, where that is needed.
-    fn finish(&self, session: &Session, is_https: bool, response: Response) -> Response {
+    fn finish(&self, session: &Session, request: &Request<'_>, is_https: bool, response: Response) -> Response {
         let state = std::mem::take(&mut *session.state());
         let Some(values) = &state.values else {
             return response;
         };
-        match self.store(session, values, &state.plan(self.options.idle)) {
+        let plan = state.plan(self.options.idle);
+        match self.carry_out(&plan, &state.id, values) {
             Ok(None) => response,
             Ok(Some(id)) => response.cookie(self.cookie(&id, is_https)),
+            // It is there for half of its time yet, and nothing was changed.
+            Err(rejection) if plan == Plan::Touch => {
+                let text = format_args!("{} {}: {}", request.method(), request.path(), Causes(&rejection));
+                let server = &request.body.worker().server;
+                server.log(&Record::new(Level::Warning, text));
+                response
+            }
             Err(rejection) => rejection.into_response(),
         }
     }
 
-    /// Carries out the plan. Returns the id to set in the cookie; an empty one removes the cookie.
-    fn store(&self, session: &Session, values: &Values, plan: &Plan) -> Result<Option<String>, Rejection> {
-        let (store, sent) = (&self.store, session.0.sent.as_deref());
+    /// Carries out the plan for the session of this id. Returns the id to set in the cookie; an empty one removes the cookie.
+    fn carry_out(&self, plan: &Plan, old: &str, values: &Values) -> Result<Option<String>, Rejection> {
+        let (store, idle) = (&self.store, self.options.idle);
         match plan {
             Plan::Nothing => Ok(None),
-            Plan::Remove => {
-                if let Some(id) = sent {
-                    store.remove(&hashed(id)).map_err(not_stored)?;
-                }
-                Ok(sent.map(|_| String::new()))
+            Plan::Touch => {
+                let is_there = store.touch(&hashed(old), idle).map_err(not_renewed)?;
+                Ok(is_there.then(|| old.to_owned()))
             }
-            Plan::Save { keeps_id } => {
-                let data = serde_json::to_vec(values)
-                    .map_err(|error| Rejection::internal(format!("the session cannot be stored: {error}")))?;
-                if data.len() > self.options.bytes {
-                    let (size, most) = (data.len(), self.options.bytes);
-                    return Err(Rejection::internal(format!(
-                        "the session cannot be stored: its values have {size} bytes, at most {most} may be stored"
-                    )));
-                }
-                if let (Some(id), true) = (sent, keeps_id) {
-                    // Another request may have ended the session, or given it another id, while this one ran.
-                    let is_there = store
-                        .replace(&hashed(id), &data, self.options.idle)
-                        .map_err(not_stored)?;
-                    return Ok(is_there.then(|| id.to_owned()));
-                }
+            Plan::Remove => {
+                store.remove(&hashed(old)).map_err(not_stored)?;
+                Ok(Some(String::new()))
+            }
+            Plan::Create => {
                 let id = new_id();
-                store.save(&hashed(&id), &data, self.options.idle).map_err(not_stored)?;
-                if let Some(old) = sent {
-                    store.remove(&hashed(old)).map_err(not_stored)?;
-                }
+                store
+                    .save(&hashed(&id), &self.encode(values)?, idle)
+                    .map_err(not_stored)?;
                 Ok(Some(id))
             }
+            // Another request may have ended the session, or given it another id, while this one ran.
+            Plan::Replace => {
+                let is_there = store
+                    .replace(&hashed(old), &self.encode(values)?, idle)
+                    .map_err(not_stored)?;
+                Ok(is_there.then(|| old.to_owned()))
+            }
+            Plan::Move => {
+                let id = new_id();
+                store
+                    .save(&hashed(&id), &self.encode(values)?, idle)
+                    .map_err(not_stored)?;
+                if store.remove(&hashed(old)).map_err(not_stored)? {
+                    return Ok(Some(id));
+                }
+                store.remove(&hashed(&id)).map_err(not_stored)?;
+                Ok(None)
+            }
         }
+    }
+
+    /// The values as they are stored.
+    fn encode(&self, values: &Values) -> Result<Vec<u8>, Rejection> {
+        let data = serde_json::to_vec(values)
+            .map_err(|error| Rejection::internal(format!("the session cannot be stored: {error}")))?;
+        if data.len() > self.options.bytes {
+            let (size, most) = (data.len(), self.options.bytes);
+            return Err(Rejection::internal(format!(
+                "the session cannot be stored: its values have {size} bytes, at most {most} may be stored"
+            )));
+        }
+        Ok(data)
     }
 
     fn cookie(&self, id: &str, is_https: bool) -> Cookie<'static> {
@@ -237,8 +267,9 @@ pub struct Session(Arc<Shared>);
 
 struct Shared {
     store: Arc<dyn Store>,
-    /// The id in the cookie of the request. The store need not know it.
-    sent: Option<String>,
+    /// The ids in the cookies of the request. Another host of the same domain may have set one that hides ours, so the first is taken that
+    /// the store knows.
+    sent: Vec<String>,
     state: Mutex<State>,
 }
 
@@ -247,6 +278,8 @@ struct Shared {
 struct State {
     /// `None` while the store has not been asked.
     values: Option<Values>,
+    /// The id. Empty if the store does not have the session.
+    id: String,
     /// How long the store will keep the session. `None` if it does not have it.
     left: Option<Duration>,
     is_changed: bool,
@@ -257,7 +290,14 @@ struct State {
 #[derive(Debug, PartialEq)]
 enum Plan {
     Nothing,
-    Save { keeps_id: bool },
+    /// Keep the session for longer, with the values that the store has.
+    Touch,
+    /// Make a session.
+    Create,
+    /// Store the values.
+    Replace,
+    /// Store the values under another id.
+    Move,
     Remove,
 }
 
@@ -266,10 +306,11 @@ impl State {
         let is_empty = self.values.as_ref().is_none_or(Values::is_empty);
         match self.left {
             None if is_empty => Plan::Nothing,
-            None => Plan::Save { keeps_id: false },
+            None => Plan::Create,
             Some(_) if is_empty => Plan::Remove,
-            Some(_) if self.is_renewed => Plan::Save { keeps_id: false },
-            Some(left) if self.is_changed || left < idle / 2 => Plan::Save { keeps_id: true },
+            Some(_) if self.is_renewed => Plan::Move,
+            Some(_) if self.is_changed => Plan::Replace,
+            Some(left) if left < idle / 2 => Plan::Touch,
             Some(_) => Plan::Nothing,
         }
     }
@@ -371,21 +412,19 @@ impl Session {
         if self.state().values.is_some() {
             return Ok(());
         }
-        let found = match &self.0.sent {
-            Some(id) => self.0.store.load(&hashed(id)).map_err(not_loaded)?,
-            None => None,
-        };
-        let (values, left) = match found {
-            None => (Values::new(), None),
-            Some((data, left)) => {
-                let values = serde_json::from_slice(&data)
-                    .map_err(|error| Rejection::internal(format!("the session in the store is malformed: {error}")))?;
-                (values, Some(left))
-            }
-        };
+        let (mut values, mut id, mut left) = (Values::new(), "", None);
+        for sent in &self.0.sent {
+            let Some((data, time)) = self.0.store.load(&hashed(sent)).map_err(not_loaded)? else {
+                continue;
+            };
+            values = serde_json::from_slice(&data)
+                .map_err(|error| Rejection::internal(format!("the session in the store is malformed: {error}")))?;
+            (id, left) = (sent, Some(time));
+            break;
+        }
         let mut state = self.state();
         if state.values.is_none() {
-            (state.values, state.left) = (Some(values), left);
+            (state.values, state.id, state.left) = (Some(values), id.to_owned(), left);
         }
         Ok(())
     }
@@ -408,6 +447,10 @@ fn not_loaded(error: io::Error) -> Rejection {
 
 fn not_stored(error: io::Error) -> Rejection {
     Rejection::unavailable("the session cannot be stored", error)
+}
+
+fn not_renewed(error: io::Error) -> Rejection {
+    Rejection::unavailable("the session cannot be renewed", error)
 }
 
 fn new_id() -> String {
@@ -446,17 +489,18 @@ mod tests {
         let idle = Duration::from_secs(100);
         let state = |values: &[&str], left: Option<u64>, is_changed, is_renewed| State {
             values: Some(values.iter().map(|name| ((*name).to_owned(), Value::Null)).collect()),
+            id: String::new(),
             left: left.map(Duration::from_secs),
             is_changed,
             is_renewed,
         };
         for (state, plan) in [
             (state(&[], None, false, true), Plan::Nothing),
-            (state(&["a"], None, true, false), Plan::Save { keeps_id: false }),
+            (state(&["a"], None, true, false), Plan::Create),
             (state(&["a"], Some(60), false, false), Plan::Nothing),
-            (state(&["a"], Some(49), false, false), Plan::Save { keeps_id: true }),
-            (state(&["a"], Some(99), true, false), Plan::Save { keeps_id: true }),
-            (state(&["a"], Some(99), true, true), Plan::Save { keeps_id: false }),
+            (state(&["a"], Some(49), false, false), Plan::Touch),
+            (state(&["a"], Some(49), true, false), Plan::Replace),
+            (state(&["a"], Some(99), true, true), Plan::Move),
             (state(&[], Some(99), true, true), Plan::Remove),
         ] {
             assert_eq!(state.plan(idle), plan);

@@ -92,8 +92,15 @@ impl Store for Redis {
         Ok(!matches!(replies.first(), Some(Reply::Nil)))
     }
 
-    fn remove(&self, id: &str) -> io::Result<()> {
-        self.call(&[&[b"DEL", self.key(id).as_bytes()]])?;
-        Ok(())
+    fn touch(&self, id: &str, time: Duration) -> io::Result<bool> {
+        let (key, time) = (self.key(id), time.as_millis().max(1).to_string());
+        let replies = self.call(&[&[b"PEXPIRE", key.as_bytes(), time.as_bytes()]])?;
+        Ok(matches!(replies.first(), Some(Reply::Number(1))))
+    }
+
+    /// A command that is repeated may have removed the session before. It is `false` then: a session that may have ended has.
+    fn remove(&self, id: &str) -> io::Result<bool> {
+        let replies = self.call(&[&[b"DEL", self.key(id).as_bytes()]])?;
+        Ok(matches!(replies.first(), Some(Reply::Number(1))))
     }
 }

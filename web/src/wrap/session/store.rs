@@ -41,12 +41,19 @@ pub trait Store: Send + Sync + 'static {
     /// The store cannot be reached, or does not take it.
     fn replace(&self, id: &str, data: &[u8], time: Duration) -> io::Result<bool>;
 
-    /// Removes a session, if it is there.
+    /// Keeps a session that is there for a time from now, with the data that it has. Returns false if it has expired or was removed.
     ///
     /// # Errors
     ///
     /// The store cannot be reached.
-    fn remove(&self, id: &str) -> io::Result<()>;
+    fn touch(&self, id: &str, time: Duration) -> io::Result<bool>;
+
+    /// Removes a session. Returns whether it was there. If several requests remove one, only the first gets `true`.
+    ///
+    /// # Errors
+    ///
+    /// The store cannot be reached.
+    fn remove(&self, id: &str) -> io::Result<bool>;
 }
 
 /// Sessions in this process. They end with it.
@@ -106,10 +113,16 @@ impl Table {
         self.ends.insert((end, id.to_owned()));
     }
 
-    fn remove(&mut self, id: &str) {
-        if let Some((id, (_, end))) = self.sessions.remove_entry(id) {
-            self.ends.remove(&(end, id));
-        }
+    /// Removes a session. Returns its data and its end.
+    fn remove(&mut self, id: &str) -> Option<(Vec<u8>, Instant)> {
+        let (id, (data, end)) = self.sessions.remove_entry(id)?;
+        self.ends.remove(&(end, id));
+        Some((data, end))
+    }
+
+    fn has(&self, id: &str) -> bool {
+        let end = self.sessions.get(id).map(|(_, end)| *end);
+        end.is_some_and(|end| osier::time::now() < end)
     }
 }
 
@@ -129,9 +142,8 @@ impl Store for Memory {
     }
 
     fn replace(&self, id: &str, data: &[u8], time: Duration) -> io::Result<bool> {
-        let now = osier::time::now();
         Ok(self.with(|table| {
-            let is_there = table.sessions.get(id).is_some_and(|(_, end)| now < *end);
+            let is_there = table.has(id);
             if is_there {
                 table.save(id, data, time, self.most);
             }
@@ -139,9 +151,19 @@ impl Store for Memory {
         }))
     }
 
-    fn remove(&self, id: &str) -> io::Result<()> {
-        self.with(|table| table.remove(id));
-        Ok(())
+    fn touch(&self, id: &str, time: Duration) -> io::Result<bool> {
+        Ok(self.with(|table| {
+            let is_there = table.has(id);
+            if is_there && let Some((data, _)) = table.remove(id) {
+                table.save(id, &data, time, self.most);
+            }
+            is_there
+        }))
+    }
+
+    fn remove(&self, id: &str) -> io::Result<bool> {
+        let now = osier::time::now();
+        Ok(self.with(|table| table.remove(id).is_some_and(|(_, end)| now < end)))
     }
 }
 
@@ -170,10 +192,15 @@ mod tests {
             assert_eq!((has("a"), has("b"), store.len()), (Some(b"3".to_vec()), None, 3));
             osier::sleep(30 * SECOND);
             assert_eq!((has("a"), has("c")), (None, Some(b"4".to_vec())));
-            store.remove("c").unwrap();
-            store.remove("c").unwrap();
-            assert!(!store.replace("c", b"7", SECOND).unwrap() && has("c").is_none());
+            assert!(store.remove("c").unwrap());
+            assert!(!store.remove("c").unwrap());
+            assert!(
+                !store.replace("c", b"7", SECOND).unwrap() && !store.touch("c", SECOND).unwrap() && has("c").is_none()
+            );
             assert!(!store.replace("a", b"7", SECOND).unwrap(), "it has expired");
+            assert!(!store.touch("a", SECOND).unwrap(), "it has expired");
+            assert!(store.touch("d", 50 * SECOND).unwrap());
+            assert_eq!(store.load("d").unwrap(), Some((b"5".to_vec(), 50 * SECOND)));
             store.save("e", b"6", SECOND).unwrap();
             assert_eq!((store.len(), store.with(|table| table.ends.len())), (2, 2), "d and e");
         });
