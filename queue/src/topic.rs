@@ -277,6 +277,11 @@ impl<T> Feed<T> {
         self.lock().lose_source()
     }
 
+    /// Changes the limit of messages in the queue (at least one). Those beyond a smaller one stay.
+    pub fn set_bound(&self, bound: usize) {
+        self.lock().bound = bound.max(1);
+    }
+
     /// The number of messages in the queue.
     pub fn len(&self) -> usize {
         self.lock().messages.len()

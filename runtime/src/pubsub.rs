@@ -259,6 +259,24 @@ impl<T> Subscriber<T> {
         Inlet::to(&self.feed)
     }
 
+    /// Changes the bound of the queue (0 counts as 1). Messages beyond a smaller one stay.
+    ///
+    /// A subscriber that keeps up has not run yet when a burst comes, so [`Policy::Disconnect`] with a small bound ends it. With a
+    /// large bound while it keeps up, and a small one while it waits for something else, it ends only if it is slow.
+    ///
+    /// ```
+    /// use osier::pubsub::{Policy, Pushed, Subscriber};
+    ///
+    /// let slow = Subscriber::new(100, Policy::Disconnect);
+    /// let inlet = slow.inlet();
+    /// assert_eq!([inlet.push(1), inlet.push(2)], [Pushed::Queued; 2]);
+    /// slow.set_bound(1);
+    /// assert_eq!((inlet.push(3), slow.len()), (Pushed::Ended, 2));
+    /// ```
+    pub fn set_bound(&self, bound: usize) {
+        self.feed.set_bound(bound);
+    }
+
     /// The number of messages in the queue.
     pub fn len(&self) -> usize {
         self.feed.len()

@@ -627,6 +627,8 @@ impl Callbacks for Guest {
             .unwrap_or_default();
         let at = u64::try_from(at.as_millis()).unwrap_or(u64::MAX);
         self.house.say(&self.seat.room, &self.name, text, at);
+        // Many guests may speak at once. Those who only listen take a turn in between, or the lines would fill their queues.
+        osier::yield_now();
     }
 
     #[cfg(feature = "upgrade")]

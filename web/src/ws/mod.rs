@@ -118,8 +118,9 @@ pub struct Options {
     pub protocols: Vec<String>,
     /// Origins whose pages may connect.
     pub origins: Origins,
-    /// Maximum frames queued for a client, in callback style; 64 by default. A single callback may not send more, even
-    /// to a client that keeps up: [`Frame::joined`] makes one frame of many messages.
+    /// Maximum frames queued for a client that does not take what is sent, in callback style; 64 by default. Under
+    /// [`Policy::Disconnect`], 64 times as many may be queued for one that does, so that no burst disconnects it. A single callback may
+    /// not send more even then: [`Frame::joined`] makes one frame of many messages.
     pub queue: usize,
     /// Policy for a frame that finds the queue full; [`Policy::Disconnect`] by default.
     pub policy: Policy,

@@ -11,11 +11,13 @@
 //! keeps a decoder only in the middle of a message.
 //!
 //! Back-pressure: while the client does not read, the write suspends the fiber. Frames that arrive
-//! meanwhile stay in the queue, whose policy applies when it is full.
+//! meanwhile stay in the queue, whose policy applies when it is full. Until a write is refused, the queue of a client that would be
+//! disconnected is [`BURSTS`] times as long: it may be full before the connection has had a turn.
 //!
 //! A single frame that another code has queued leaves at once, without a fiber, if the client takes it.
 
 use std::any::Any;
+use std::cell::Cell;
 use std::io::{self, Read};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, OnceLock};
@@ -37,6 +39,9 @@ use crate::conn::handover::record::Saved;
 
 /// Maximum frames taken from the queue for one write.
 const BATCH: usize = 32;
+
+/// How many queues full of frames a client may have that has refused no write, before it is disconnected.
+const BURSTS: usize = 64;
 
 /// Callbacks of a WebSocket in callback style: see
 /// [`Options::upgrade_dormant`](super::Options::upgrade_dormant).
@@ -183,8 +188,12 @@ pub(super) struct Session<C: Callbacks> {
     callbacks: C,
     sender: Sender,
     queue: Subscriber<Frame>,
+    /// The bounds of the queue.
+    bounds: Bounds,
     /// A frame that a client did not take at once, until a fiber sends the rest of it.
     unsent: Option<Box<Outbox>>,
+    /// Whether the client has refused what was written last.
+    is_refused: bool,
     /// Decoder state in the middle of a frame or message; `None` between messages.
     decoder: Option<Box<Decoder>>,
     timing: Timing,
@@ -204,6 +213,25 @@ pub(super) struct Session<C: Callbacks> {
     is_close_reported: bool,
     /// Whether the connection was opened in another process.
     is_restored: bool,
+}
+
+/// The bounds of a queue, in frames.
+#[derive(Clone, Copy, Debug)]
+struct Bounds {
+    /// While the client refuses what is written.
+    refused: usize,
+    /// While it takes everything.
+    taken: usize,
+}
+
+impl Bounds {
+    fn new(bound: usize, policy: Policy) -> Bounds {
+        let taken = match policy {
+            Policy::Disconnect => bound.max(1).saturating_mul(BURSTS),
+            Policy::DropOldest | Policy::DropNewest => bound,
+        };
+        Bounds { refused: bound, taken }
+    }
 }
 
 /// The payload of a panic.
@@ -226,7 +254,8 @@ struct Over;
 
 impl<C: Callbacks> Session<C> {
     pub(super) fn new(callbacks: C, timing: Timing, bound: usize, policy: Policy) -> Self {
-        let queue = Subscriber::new(bound, policy);
+        let bounds = Bounds::new(bound, policy);
+        let queue = Subscriber::new(bounds.taken, policy);
         let frames = FrameQueue {
             inlet: queue.inlet(),
             last: OnceLock::new(),
@@ -235,7 +264,9 @@ impl<C: Callbacks> Session<C> {
             callbacks,
             sender: Sender(Arc::new(frames)),
             queue,
+            bounds,
             unsent: None,
+            is_refused: false,
             decoder: None,
             timing,
             write_at: (bound / 2).clamp(1, BATCH),
@@ -402,7 +433,7 @@ impl<C: Callbacks> Session<C> {
             if batch.is_empty() {
                 break;
             }
-            batch.flush(io).map_err(|error| self.failed(io, &error))?;
+            self.write(io, &mut batch)?;
             if let Some(last) = last {
                 let is_too_slow = self.queue.ended().is_some() && self.sender.0.last.get() != Some(&last);
                 self.ends(match is_too_slow {
@@ -411,6 +442,23 @@ impl<C: Callbacks> Session<C> {
                 });
                 self.enter(Stage::Closing, self.timing.close_within);
             }
+        }
+        Ok(())
+    }
+
+    /// Writes a batch. Until the client has taken it, fewer frames may be queued.
+    fn write(&mut self, io: &mut Upgraded, batch: &mut Outbox) -> Result<(), Over> {
+        let (queue, bounds) = (&self.queue, self.bounds);
+        let was_refused = Cell::new(self.is_refused);
+        let refused = || {
+            was_refused.set(true);
+            queue.set_bound(bounds.refused);
+        };
+        let written = osier::fiber::before_suspend(&refused, || batch.flush(io));
+        written.map_err(|error| self.failed(io, &error))?;
+        if was_refused.get() {
+            self.queue.set_bound(self.bounds.taken);
+            self.is_refused = false;
         }
         Ok(())
     }
@@ -435,6 +483,8 @@ impl<C: Callbacks> Session<C> {
         let is_sent = sent == frame.as_bytes().len();
         if !is_sent {
             self.unsent = Some(Box::new(Outbox::begun(frame, sent)));
+            self.is_refused = true;
+            self.queue.set_bound(self.bounds.refused);
         }
         is_sent
     }

@@ -163,6 +163,40 @@ fn a_guest_that_takes_nothing_is_disconnected_and_counted() {
 }
 
 #[test]
+fn no_burst_of_others_disconnects_a_guest_that_listens() {
+    // On one worker, all speak before the listener has a turn. On two, they also speak while it takes its turn.
+    for workers in [1, 2] {
+        let chat = Chat::new();
+        let router = Router::new().get("/chat", chat.clone().handler());
+        let site = site_with(workers, Server::new(router), |server| server.bind("127.0.0.1:0"));
+        let (mut ada, _) = enter(&site, "lobby", "Ada");
+        let mut others: Vec<_> = (0..20).map(|_| enter(&site, "lobby", "Bob").0).collect();
+        let burst: Vec<u8> = (0..10).flat_map(|_| masked(0x81, br#"{"text":"x"}"#)).collect();
+        others.iter_mut().for_each(|other| other.send(&burst));
+        for _ in 0..200 {
+            assert_eq!(next_of(&mut ada, "line")["text"], "x");
+        }
+        assert_eq!((chat.stats().slow, chat.stats().lines), (0, 200), "{workers}");
+    }
+}
+
+#[test]
+fn a_request_that_is_no_handshake_opens_no_room() {
+    let site = chat_site(Options {
+        rooms_per_client: 1,
+        ..Options::default()
+    });
+    let (_ada, _) = enter(&site, "one", "Ada");
+    // The client may open no other room.
+    let status = |head: &str| Peer::with(site.addr, head.as_bytes()).head[9..12].to_owned();
+    let second = handshake("/chat?room=two");
+    assert_eq!(status(&second), "429");
+    let foreign = second.replace("\r\n\r\n", "\r\nOrigin: https://elsewhere.example\r\n\r\n");
+    assert_eq!(status(&foreign), "403");
+    assert_eq!(status("GET /chat?room=two HTTP/1.1\r\nHost: test\r\n\r\n"), "400");
+}
+
+#[test]
 fn rooms_are_named_and_bounded() {
     let site = chat_site(Options {
         rooms: 2,
