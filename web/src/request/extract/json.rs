@@ -10,7 +10,7 @@ use crate::{IntoResponse, Rejection, Request, Response};
 
 /// Deepest nesting of a JSON document that is read. The parser recurses on the fiber's stack. In a
 /// debug build, 64 levels take a third of it.
-const JSON_DEPTH: usize = 64;
+pub(crate) const JSON_DEPTH: usize = 64;
 
 impl Request<'_> {
     /// Reads the body as JSON (`application/json`, or a type that ends in `+json`) of at most 2
@@ -84,7 +84,7 @@ impl Request<'_> {
             return Err(Rejection::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, what));
         }
         let bytes = self.unread_bytes(limit)?;
-        if let Some((line, column)) = too_deep(&bytes) {
+        if let Some((line, column)) = too_deep(&bytes, JSON_DEPTH) {
             let text = format!("the body nests deeper than {JSON_DEPTH} levels at line {line} column {column}");
             return Err(Rejection::beyond(StatusCode::BAD_REQUEST, text));
         }
@@ -95,8 +95,8 @@ impl Request<'_> {
     }
 }
 
-/// Returns line and column at which a document nests deeper than [`JSON_DEPTH`].
-fn too_deep(bytes: &[u8]) -> Option<(usize, usize)> {
+/// Returns line and column at which a document nests deeper than `most`.
+pub(crate) fn too_deep(bytes: &[u8], most: usize) -> Option<(usize, usize)> {
     let (mut depth, mut in_string, mut escaped) = (0_usize, false, false);
     for (at, byte) in bytes.iter().enumerate() {
         match byte {
@@ -108,7 +108,7 @@ fn too_deep(bytes: &[u8]) -> Option<(usize, usize)> {
             b']' | b'}' => depth = depth.saturating_sub(1),
             _ => {}
         }
-        if depth > JSON_DEPTH {
+        if depth > most {
             let before = &bytes[..at];
             let lines = before.iter().filter(|byte| **byte == b'\n').count();
             let line_at = before.iter().rposition(|byte| *byte == b'\n').map_or(0, |lf| lf + 1);

@@ -11,9 +11,12 @@ use serde_json::{Map, Value};
 use super::Options;
 use super::keys::{Algorithm, Keys, TRIED_MAX};
 use crate::request::base64;
+use crate::request::extract::json::{JSON_DEPTH, too_deep};
 
 /// The longest token, in bytes.
 const TOKEN_MAX: usize = 16 << 10;
+/// The deepest nesting of a header. It is read before the signature is known to be good, so anybody may send it.
+const HEADER_DEPTH: usize = 16;
 
 /// Why a token is invalid. The text is for the client, and tells nothing about keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -188,7 +191,7 @@ pub(super) fn verify(token: &str, keys: &Keys, accepted: &[Algorithm]) -> Result
     let (message, signature) = token.rsplit_once('.').ok_or(Invalid::Malformed)?;
     let (head, claims) = message.split_once('.').ok_or(Invalid::Malformed)?;
     let signature = base64::decode_url(signature).ok_or(Invalid::Malformed)?;
-    let head = object(head)?;
+    let head = object(head, HEADER_DEPTH)?;
     if head.contains_key("crit") {
         return Err(Invalid::Critical);
     }
@@ -204,13 +207,43 @@ pub(super) fn verify(token: &str, keys: &Keys, accepted: &[Algorithm]) -> Result
         return Err(Invalid::Algorithm);
     }
     match fitting.any(|key| key.verifies(algorithm, message.as_bytes(), &signature)) {
-        true => object(claims).map(Claims),
+        true => object(claims, JSON_DEPTH).map(Claims),
         false => Err(Invalid::Signature),
     }
 }
 
-/// Decodes a part of a token that is a JSON object.
-fn object(part: &str) -> Result<Map<String, Value>, Invalid> {
+/// Decodes a part of a token that is a JSON object and nests at most `depth` levels.
+fn object(part: &str, depth: usize) -> Result<Map<String, Value>, Invalid> {
     let bytes = base64::decode_url(part).ok_or(Invalid::Malformed)?;
+    // The parser recurses on the fiber's stack.
+    if too_deep(&bytes, depth).is_some() {
+        return Err(Invalid::Malformed);
+    }
     serde_json::from_slice(&bytes).map_err(|_| Invalid::Malformed)
+}
+
+#[cfg(test)]
+mod tests {
+    use ring::hmac;
+
+    use super::*;
+
+    #[test]
+    fn no_part_nests_deeper_than_a_stack_allows() {
+        let secret = [7; 32];
+        let keys = Keys::secret(&secret).unwrap();
+        let verify = |head: String, claims: String| {
+            let message = [head, claims].map(|part| base64::encode_url(part.as_bytes())).join(".");
+            let signature = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, &secret), message.as_bytes());
+            let signature = base64::encode_url(signature.as_ref());
+            super::verify(&format!("{message}.{signature}"), &keys, &[]).map(drop)
+        };
+        // The object itself is a level.
+        let nested = |depth: usize| format!("{}{}", "[".repeat(depth - 1), "]".repeat(depth - 1));
+        let head = |depth| format!(r#"{{"alg":"HS256","x":{}}}"#, nested(depth));
+        let claims = |depth| format!(r#"{{"x":{}}}"#, nested(depth));
+        assert_eq!(verify(head(HEADER_DEPTH), claims(JSON_DEPTH)), Ok(()));
+        assert_eq!(verify(head(HEADER_DEPTH + 1), claims(2)), Err(Invalid::Malformed));
+        assert_eq!(verify(head(2), claims(JSON_DEPTH + 1)), Err(Invalid::Malformed));
+    }
 }
