@@ -26,9 +26,28 @@ impl<'a> Request<'a> {
     /// as it was sent. Names are case-sensitive.
     pub fn cookie(&self, name: &str) -> Option<&'a str> {
         let (_, value) = self.cookies().find(|(known, _)| *known == name)?;
-        let unquoted = value.strip_prefix('"').and_then(|value| value.strip_suffix('"'));
-        Some(unquoted.unwrap_or(value))
+        Some(unquoted(value))
     }
+
+    /// The values of all cookies called `name`, each as [`cookie`](Request::cookie) returns it.
+    #[cfg(feature = "jwt")]
+    pub(crate) fn cookies_named<'n>(&self, name: &'n str) -> impl Iterator<Item = &'a str> + use<'a, 'n> {
+        let named = self.cookies().filter(move |(known, _)| *known == name);
+        named.map(|(_, value)| unquoted(value))
+    }
+
+    /// Whether [`cookies`](Request::cookies) yields those of every `Cookie` field.
+    #[cfg(feature = "jwt")]
+    pub(crate) fn has_readable_cookies(&self) -> bool {
+        let mut lines = self.headers().filter(|(name, _)| name.eq_ignore_ascii_case("cookie"));
+        lines.all(|(_, value)| str::from_utf8(value).is_ok())
+    }
+}
+
+/// A value without enclosing quotes.
+fn unquoted(value: &str) -> &str {
+    let unquoted = value.strip_prefix('"').and_then(|value| value.strip_suffix('"'));
+    unquoted.unwrap_or(value)
 }
 
 #[cfg(feature = "cookies")]

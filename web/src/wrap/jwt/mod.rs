@@ -23,6 +23,9 @@
 //!   key is never taken for a secret (RFC 8725).
 //! - A token is refused if it has critical extensions (`crit`), lacks a [required](Options::required) claim (`exp` by
 //!   default), or is for an audience that is not one of [`Options::audiences`].
+//! - Every token of a request must be valid, because the handler may read another one than this module: that of the bearer, and each
+//!   cookie of that name. A request that has more than four, or a `Cookie` field that is not UTF-8, is refused. The claims are those of
+//!   the bearer, or else of the first cookie.
 //! - The fields of [`Options::pass`] are removed from every request first, in every spelling, so a client cannot send
 //!   its own.
 //!
@@ -69,6 +72,9 @@ pub use self::token::{Claims, Invalid};
 use crate::request::changes::check_added;
 use crate::{Next, Request, Response};
 
+/// The most tokens of one request. Each costs a signature check.
+const TOKENS_MAX: usize = 4;
+
 /// The demands on tokens, and what is passed on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
@@ -86,7 +92,7 @@ pub struct Options {
     pub claims: Vec<(String, Vec<String>)>,
     /// How far the clocks of issuer and server may differ, for `exp` and `nbf`. Default: 60 s.
     pub leeway: Duration,
-    /// The cookie that holds the token if there is no `Authorization: Bearer`.
+    /// The cookie that holds the token if there is no `Authorization: Bearer`. Beside one, it must be valid, too.
     pub cookie: Option<String>,
     /// The realm in the challenge.
     pub realm: Option<String>,
@@ -176,14 +182,13 @@ impl Jwt {
         if request.is_repeated("authorization") {
             return Err(self.refuse(Invalid::Malformed.status(), Some(Invalid::Malformed)));
         }
-        let token = match self.token_of(request) {
-            Some(token) => token,
-            // RFC 6750 3.1: without a token there is no error to tell.
-            None => return Err(self.refuse(StatusCode::UNAUTHORIZED, None)),
-        };
         let claims = self
-            .verify(token, osier::time::system_now())
+            .claims_of(request)
             .map_err(|invalid| self.refuse(invalid.status(), Some(invalid)))?;
+        // RFC 6750 3.1: without a token there is no error to tell.
+        let Some(claims) = claims else {
+            return Err(self.refuse(StatusCode::UNAUTHORIZED, None));
+        };
         let pass = self.options.pass.iter();
         let added = pass.filter_map(|(claim, field)| Some((field.as_str(), claims.text(claim)?)));
         let replaced = request.replace_headers(&self.passed, added);
@@ -203,13 +208,26 @@ impl Jwt {
         Ok(claims)
     }
 
-    /// The token of a request: that of the bearer, or else that of the cookie.
-    fn token_of<'a>(&self, request: &Request<'a>) -> Option<&'a str> {
+    /// Verifies all tokens of a request. Returns the claims of the first one.
+    fn claims_of(&self, request: &Request<'_>) -> Result<Option<Claims>, Invalid> {
         let bearer = request.header_str("authorization").and_then(|value| {
             let (scheme, token) = value.split_once(' ')?;
             scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
         });
-        bearer.or_else(|| request.cookie(self.options.cookie.as_deref()?))
+        let cookie = self.options.cookie.as_deref();
+        if cookie.is_some() && !request.has_readable_cookies() {
+            return Err(Invalid::Malformed);
+        }
+        let cookies = cookie.into_iter().flat_map(|name| request.cookies_named(name));
+        let (mut first, now) = (None, osier::time::system_now());
+        for (count, token) in bearer.into_iter().chain(cookies).enumerate() {
+            if count == TOKENS_MAX {
+                return Err(Invalid::Malformed);
+            }
+            let claims = self.verify(token, now)?;
+            first.get_or_insert(claims);
+        }
+        Ok(first)
     }
 
     /// The response to a request without a token, or with an invalid one.

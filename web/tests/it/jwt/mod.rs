@@ -6,6 +6,9 @@ use osier_web::test::Client;
 use osier_web::wrap::jwt::{Algorithm, Invalid, Jwt, Keys, Options};
 use osier_web::{Request, Router};
 
+use crate::common::site;
+use crate::ws_client::Peer;
+
 const SET: &str = include_str!("keys.json");
 const RSA: &str = include_str!("rsa.pem");
 
@@ -254,8 +257,12 @@ fn times_issuer_audience_and_claims_decide() {
     }
 }
 
-/// An application behind the keys of the test, that tells its fields.
+/// A client of an application behind the keys of the test, that tells its fields.
 fn app(change: impl FnOnce(&mut Options)) -> Client {
+    Client::new(router(change))
+}
+
+fn router(change: impl FnOnce(&mut Options)) -> Router {
     let tell = |request: &mut Request<'_>| {
         let fields = request
             .headers()
@@ -263,7 +270,7 @@ fn app(change: impl FnOnce(&mut Options)) -> Client {
         let fields = fields.map(|(name, value)| format!("{name}={} ", String::from_utf8_lossy(value)));
         fields.collect::<String>()
     };
-    Client::new(Router::new().get("/", tell).wrap(jwt(SET, change).wrap()))
+    Router::new().get("/", tell).wrap(jwt(SET, change).wrap())
 }
 
 #[test]
@@ -294,6 +301,42 @@ fn claims_reach_the_handler_and_a_client_cannot_send_them() {
     // Authorization comes first, also if it is wrong.
     let both = client.get("/").header("cookie", format!("session={}", token("PS256")));
     assert_eq!(both.header("authorization", "Bearer x.y.z").send().status(), 401);
+}
+
+#[test]
+fn a_handler_finds_no_token_that_was_not_verified() {
+    let site = site(router(|options| options.cookie = Some("session".into())));
+    // `V` and `F` stand for a valid and a forged token.
+    let ask = |fields: &[u8]| {
+        let mut bytes = b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n".to_vec();
+        for byte in fields {
+            match byte {
+                b'V' => bytes.extend(token("PS256").bytes()),
+                b'F' => bytes.extend(token("confused").bytes()),
+                byte => bytes.push(*byte),
+            }
+        }
+        bytes.extend(b"\r\n");
+        let head = Peer::with(site.addr, &bytes).head;
+        head[9..12].parse::<u16>().unwrap()
+    };
+    for good in [
+        &b"Cookie: session=V\r\n"[..],
+        b"cookie: session=V; session=\"V\"\r\nauthorization: bearer V\r\n",
+    ] {
+        assert_eq!(ask(good), 200, "{}", good.escape_ascii());
+    }
+    for bad in [
+        &b"cookie: session=V; session=F\r\n"[..],
+        b"cookie: session=F; session=V\r\n",
+        b"cookie: session=V\r\ncookie: session=F\r\n",
+        b"cookie: session=F\r\nauthorization: bearer V\r\n",
+        b"cookie: session=V; session=V; session=V; session=V; session=V\r\n",
+        b"cookie: session=F; x=\xff\r\ncookie: session=V\r\n",
+        b"cookie: session=F; x=\xff\r\nauthorization: bearer V\r\n",
+    ] {
+        assert_eq!(ask(bad), 401, "{}", bad.escape_ascii());
+    }
 }
 
 #[test]
