@@ -31,7 +31,14 @@ impl Tokens {
         let options = settings.options.clone();
         // A mistake in the settings shows also while there is no file.
         Jwt::with(Keys::secret(&[0; 32])?, options.clone())?;
-        let parse = move |text: &str| Jwt::with(Keys::parse(text)?, options.clone());
+        let (of_keys, path) = (say.clone(), settings.keys.clone());
+        let parse = move |text: &str| {
+            let keys = Keys::parse(text)?;
+            for why in keys.skipped() {
+                of_keys.warning(format_args!("key file {}: a key is left out: {why}", path.display()));
+            }
+            Jwt::with(keys, options.clone())
+        };
         Watched::open(&settings.keys, "key file", say, parse).map(Tokens)
     }
 
@@ -96,11 +103,15 @@ mod tests {
         assert_eq!(ask(), 401);
         folder.write("keys.json", key("A"));
         assert_eq!(ask(), 200);
+        folder.write("keys.json", format!("{{\"keys\":[{{\"kid\":\"a\"}},{}]}}", key("A")));
+        assert_eq!((ask(), ask()), (200, 200));
         folder.write("keys.json", "nonsense");
         assert_eq!((ask(), ask()), (200, 200));
         let lines = lines.lock().unwrap();
         assert!(
-            lines.len() == 2 && lines[1].ends_with("it stays as it was"),
+            lines.len() == 3
+                && lines[1].ends_with("keys.json: a key is left out: key 1: 'kty' is missing")
+                && lines[2].ends_with("it stays as it was"),
             "{lines:?}"
         );
     }

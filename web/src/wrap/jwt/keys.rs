@@ -77,7 +77,10 @@ impl Algorithm {
 
 /// Keys that verify tokens.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Keys(Vec<Key>);
+pub struct Keys {
+    keys: Vec<Key>,
+    skipped: Vec<String>,
+}
 
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Key {
@@ -96,15 +99,16 @@ enum Material {
 }
 
 impl Keys {
-    /// Reads public keys in PEM, one JWK, or a set of JWK. Keys of a set that are for something else are left out.
+    /// Reads public keys in PEM, one JWK, or a set of JWK. Keys of a set that are for something else are left out, and those that cannot
+    /// be used are [skipped](Keys::skipped).
     ///
     /// # Errors
     ///
     /// One line: what is wrong, or that there is no usable key.
     pub fn parse(text: &str) -> Result<Keys, String> {
-        let keys = match text.trim_start().starts_with('{') {
+        let (keys, skipped) = match text.trim_start().starts_with('{') {
             true => jwk_set(text)?,
-            false => pem(text)?,
+            false => (pem(text)?, Vec::new()),
         };
         let nameless = keys.iter().filter(|key| key.id.is_none()).count();
         if nameless > TRIED_MAX {
@@ -113,8 +117,11 @@ impl Keys {
             ));
         }
         match keys.len() {
-            0 => Err("there is no key that can verify a token".into()),
-            1..=KEYS_MAX => Ok(Keys(keys)),
+            0 => Err(match skipped.first() {
+                None => "there is no key that can verify a token".into(),
+                Some(why) => format!("there is no key that can verify a token: {why}"),
+            }),
+            1..=KEYS_MAX => Ok(Keys { keys, skipped }),
             count => Err(format!("there are {count} keys, at most {KEYS_MAX} are read")),
         }
     }
@@ -125,16 +132,25 @@ impl Keys {
     ///
     /// One line: a secret of less than 32 bytes (RFC 7518 section 3.2).
     pub fn secret(secret: &[u8]) -> Result<Keys, String> {
-        Ok(Keys(vec![oct(secret.to_vec())?]))
+        Ok(Keys {
+            keys: vec![oct(secret.to_vec())?],
+            skipped: Vec::new(),
+        })
+    }
+
+    /// The keys of a set that cannot be used, as RFC 7517 section 5 wants it: a line for each, with the reason. The set of a provider that
+    /// changes its keys may have an old one that is too short.
+    pub fn skipped(&self) -> &[String] {
+        &self.skipped
     }
 
     /// The keys that a token with this key id may be signed with. A token without an id is tried with every key. A key
     /// without an id is tried with every token whose id no key has.
     pub(super) fn of<'k>(&'k self, id: Option<&str>, algorithm: Algorithm) -> impl Iterator<Item = &'k Key> {
         let is_known = |key: &&Key| key.id.as_deref() == id;
-        let has_named = id.is_some() && self.0.iter().any(|key| is_known(&key));
+        let has_named = id.is_some() && self.keys.iter().any(|key| is_known(&key));
         let id = id.map(str::to_owned);
-        self.0.iter().filter(move |key| {
+        self.keys.iter().filter(move |key| {
             let fits = match has_named {
                 true => key.id == id,
                 false => id.is_none() || key.id.is_none(),
@@ -190,7 +206,7 @@ impl Key {
 impl fmt::Debug for Keys {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // A key may be a secret: ids only.
-        f.debug_list().entries(self.0.iter().map(|key| &key.id)).finish()
+        f.debug_list().entries(self.keys.iter().map(|key| &key.id)).finish()
     }
 }
 
@@ -246,18 +262,20 @@ fn curve(algorithm: Algorithm, point: Vec<u8>) -> Result<Key, String> {
     })
 }
 
-/// Reads a set of JWK, or one JWK.
-fn jwk_set(text: &str) -> Result<Vec<Key>, String> {
+/// Reads a set of JWK, or one JWK. Returns the keys, and why others of the set are skipped.
+fn jwk_set(text: &str) -> Result<(Vec<Key>, Vec<String>), String> {
     let value: Value = serde_json::from_str(text).map_err(|error| format!("the JSON is malformed: {error}"))?;
     let Some(keys) = value.get("keys") else {
-        return jwk(&value).map(|key| key.into_iter().collect());
+        return Ok((jwk(&value)?.into_iter().collect(), Vec::new()));
     };
-    let keys = keys.as_array().ok_or("'keys' is not a list")?;
-    let read = keys.iter().enumerate().map(|(index, key)| {
-        let named = |why| format!("key {}: {why}", index + 1);
-        jwk(key).map_err(named)
-    });
-    read.filter_map(Result::transpose).collect()
+    let (mut read, mut skipped) = (Vec::new(), Vec::new());
+    for (index, key) in keys.as_array().ok_or("'keys' is not a list")?.iter().enumerate() {
+        match jwk(key) {
+            Ok(key) => read.extend(key),
+            Err(why) => skipped.push(format!("key {}: {why}", index + 1)),
+        }
+    }
+    Ok((read, skipped))
 }
 
 /// Reads one JWK. `None` for a key that verifies no tokens here.
@@ -435,6 +453,26 @@ mod tests {
         let error = Keys::parse(&set(TRIED_MAX + 1, "")).unwrap_err();
         assert!(error.starts_with("9 keys have no id"), "{error}");
         assert!(Keys::parse(&set(TRIED_MAX + 1, r#""kid":"a","#)).is_ok());
+    }
+
+    #[test]
+    fn a_key_that_cannot_be_used_takes_no_other_of_its_set_along() {
+        let good = format!(r#"{{"kty":"oct","k":"{}"}}"#, "A".repeat(43));
+        let short = format!(r#"{{"kty":"RSA","kid":"old","e":"AQAB","n":"{}"}}"#, "_".repeat(172));
+        let set = |keys: &[&str]| Keys::parse(&format!(r#"{{"keys":[{}]}}"#, keys.join(",")));
+        let keys = set(&[&short, &good, r#"{"kid":"x"}"#, "7"]).unwrap();
+        assert_eq!(keys.keys.len(), 1);
+        let expected = [
+            "key 1: an RSA key has 1032 bits, it needs 2048 to 8192",
+            "key 3: 'kty' is missing",
+            "key 4: 'kty' is missing",
+        ];
+        assert_eq!(keys.skipped(), expected);
+        let error = set(&[&short]).unwrap_err();
+        assert_eq!(
+            error,
+            "there is no key that can verify a token: key 1: an RSA key has 1032 bits, it needs 2048 to 8192"
+        );
     }
 
     #[test]
