@@ -29,6 +29,8 @@
 //!   `X-Forwarded-Uri`, and the client in `X-Forwarded-For`. The client's own `X-Forwarded-*`, `Forwarded` and
 //!   `X-Real-IP` and the hop-by-hop fields are left out. So are `X-Original-*` and `X-Rewrite-URL`, unless
 //!   [`Options::request_headers`] names them. The body is not sent; it stays for the handler.
+//! - Fields that the client's `Connection` names are hop-by-hop, too. They are removed from the request, or a handler would see a field that
+//!   the authentication server has not seen.
 //! - A change of protocol (WebSocket) is checked like any other request.
 
 use std::io;
@@ -162,6 +164,7 @@ impl ForwardAuth {
             let text = "a Connection field that lists too many names\n";
             return Err(Response::new(StatusCode::BAD_REQUEST).body(text));
         }
+        remove_named(request).map_err(Response::internal_error)?;
         let mut answer = None;
         let gone = while_client_stays(request, &mut |request| {
             answer = Some(self.ask(request));
@@ -181,7 +184,8 @@ impl ForwardAuth {
         if self.options.client_headers.is_empty() {
             return response;
         }
-        let Some(ForClient(fields)) = request.extensions().get() else {
+        let kept = request.extensions().get();
+        let Some((_, fields)) = kept.and_then(|ForClient(kept)| kept.iter().find(|(by, _)| *by == self.id())) else {
             return response;
         };
         for (name, _) in fields.iter().filter(|(name, _)| !is_cookie(name)) {
@@ -217,7 +221,6 @@ impl ForwardAuth {
         let chosen = self.options.request_headers.as_deref();
         for (name, value) in request.headers() {
             let is_ours = request.changes.adds(name);
-            let is_named = || !is_ours && request.head.connection_names(name);
             // The client's own copies of the fields that the response will set.
             let is_forged = || {
                 let copied = &self.options.response_headers;
@@ -227,7 +230,7 @@ impl ForwardAuth {
                 None => !is_of_resource(name) && !names_the_original(name),
                 Some(chosen) => chosen.iter().any(|known| known.eq_ignore_ascii_case(name)),
             };
-            if forwarded::passes(name, false) && is_chosen() && !is_named() && !is_forged() {
+            if forwarded::passes(name, false) && is_chosen() && !is_forged() {
                 head.header(name, value)?;
             }
         }
@@ -260,7 +263,11 @@ impl ForwardAuth {
                 // The strict parser accepts only fields that can be written.
                 let _ = fields.push(name, value);
             }
-            request.extensions_mut().insert(ForClient(fields));
+            let kept: Option<&ForClient> = request.extensions().get();
+            let mut kept = kept.cloned().unwrap_or_default();
+            kept.0.retain(|(by, _)| *by != self.id());
+            kept.0.push((self.id(), fields));
+            request.extensions_mut().insert(kept);
         }
         let copied = &self.options.response_headers;
         if copied.is_empty() {
@@ -277,6 +284,11 @@ impl ForwardAuth {
         replaced.map_err(Response::internal_error)
     }
 
+    /// Tells this policy from others around the same handler.
+    fn id(&self) -> usize {
+        std::ptr::from_ref(self).addr()
+    }
+
     /// The response where the authentication server has given none.
     fn unanswered(&self, request: &Request<'_>, silence: Silence) -> Response {
         if let Silence::Cancelled(error) = silence {
@@ -289,9 +301,27 @@ impl ForwardAuth {
     }
 }
 
-/// Fields of the authentication server for the client, among the extensions of a request that has passed.
-#[derive(Clone)]
-struct ForClient(FieldLines);
+/// Fields of authentication servers for the client, among the extensions of a request that has passed: by [`ForwardAuth::id`].
+#[derive(Clone, Default)]
+struct ForClient(Vec<(usize, FieldLines)>);
+
+/// Removes the fields that the client's `Connection` names. They are not for the authentication server, which would judge another request
+/// than the handler sees.
+fn remove_named(request: &mut Request<'_>) -> io::Result<()> {
+    if !request.head.connection_names_others() {
+        return Ok(());
+    }
+    let is_named = |name: &str| {
+        let is_the_clients = forwarded::passes(name, false) && !request.changes.adds(name);
+        is_the_clients && check_added(name).is_ok() && request.head.connection_names(name)
+    };
+    let named: Vec<String> = request
+        .headers()
+        .map(|(name, _)| name.to_owned())
+        .filter(|name| is_named(name))
+        .collect();
+    request.replace_headers(&named, std::iter::empty::<(String, Vec<u8>)>())
+}
 
 fn is_cookie(name: &str) -> bool {
     name.eq_ignore_ascii_case("set-cookie")

@@ -202,6 +202,46 @@ fn a_client_cannot_take_a_named_field_away_from_the_backend() {
 }
 
 #[test]
+fn no_handler_sees_a_field_that_the_authentication_server_has_not_seen() {
+    let gate = gate("200 OK\r\nX-User: ada\r\nContent-Length: 0\r\n\r\n");
+    let site = site(app(gate.addr, named));
+    let fields = "Connection: X-Tenant, x-user, Cookie, Host\r\nX-Tenant: victim\r\nx_tenant: victim\r\nCookie: a=b\r\nX-Own: 1\r\n";
+    let reply = ask(&site, fields);
+    assert_eq!(
+        reply.text(),
+        "Host: app.example\nConnection: X-Tenant, x-user, Cookie, Host\nX-Own: 1\nX-User: ada\n"
+    );
+    let asked = heads(&gate).pop().unwrap();
+    for name in ["x-tenant", "x_tenant", "cookie"] {
+        assert_eq!(asked.header(name), None, "{name}: {}", asked.head);
+    }
+}
+
+#[test]
+fn each_of_several_authentication_servers_renews_its_cookie() {
+    let gates =
+        ["inner", "outer"].map(|name| gate(&format!("200 OK\r\nSet-Cookie: {name}=1\r\nContent-Length: 0\r\n\r\n")));
+    let wrap = |gate: &Backend| {
+        let options = Options {
+            client_headers: vec!["Set-Cookie".into()],
+            ..Options::default()
+        };
+        let auth = ForwardAuth::with(upstream(&[gate.addr]).build().unwrap(), "/", options);
+        auth.unwrap().wrap()
+    };
+    let router = Router::new().get("/page", |_: &mut Request<'_>| "x");
+    let reply = ask(&site(router.wrap(wrap(&gates[0])).wrap(wrap(&gates[1]))), "");
+    let cookies: Vec<&str> = reply
+        .head
+        .lines()
+        .filter_map(|line| line.to_ascii_lowercase().starts_with("set-cookie").then_some(line))
+        .filter_map(|line| line.split_once(": "))
+        .map(|(_, value)| value)
+        .collect();
+    assert_eq!(cookies, ["inner=1", "outer=1"]);
+}
+
+#[test]
 fn a_named_field_may_be_called_as_those_of_proxies_are() {
     let gate = gate("200 OK\r\nX-Forwarded-User: ada\r\nX-Forwarded-Proto: gopher\r\nContent-Length: 0\r\n\r\n");
     let backend = Backend::answering("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
