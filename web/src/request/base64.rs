@@ -32,7 +32,7 @@ fn decode_with(text: &str, last: [u8; 2]) -> Option<Vec<u8>> {
 }
 
 /// Encodes for URLs, without padding. Every character may stand in a cookie.
-#[cfg(feature = "sessions")]
+#[cfg(any(feature = "sessions", all(test, feature = "jwt")))]
 pub(crate) fn encode_url(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
     let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
