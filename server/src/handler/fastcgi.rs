@@ -13,7 +13,7 @@ use toml::de::DeValue;
 use crate::reader::value::token;
 use crate::reader::{At, Reason, Section, values};
 
-use super::files::{SYMLINKS, cannot_serve};
+use super::files::{SYMLINKS, cache_control, cannot_serve};
 use super::upstream::{Backends, timeouts};
 use super::{Configured, Handler, Match, Opened, Published, Resources, Route, Spools, Touch};
 
@@ -24,6 +24,8 @@ pub struct Fastcgi {
     root: PathBuf,
     /// Whether files that are not scripts are served too.
     files: bool,
+    /// The value of `Cache-Control` of these files.
+    cache_control: Option<String>,
     options: Options,
 }
 
@@ -95,11 +97,16 @@ impl Configured for Fastcgi {
         };
         let backends = Backends::read(&table, &timeouts, false);
         let files = table.boolean("files").unwrap_or(false);
+        let cache_control = table.parsed("cache", |text| match files {
+            true => cache_control(text),
+            false => Err("it is the Cache-Control of files, and needs files = true".into()),
+        });
         table.finish();
         Some(Fastcgi {
             backends,
             root: root?,
             files,
+            cache_control: cache_control.map(|text| text.value),
             options,
         })
     }
@@ -160,6 +167,7 @@ impl Configured for Fastcgi {
         let options = files::Options {
             index: index.cloned().collect(),
             cache: resources.cache,
+            cache_control: self.cache_control.clone(),
             symlinks: self.options.symlinks,
             ..files::Options::default()
         };

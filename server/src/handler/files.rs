@@ -106,7 +106,7 @@ impl Configured for Files {
 }
 
 /// Checks the value of `Cache-Control`. A duration alone, as nginx's `expires` has it, is none.
-fn cache_control(text: &str) -> Result<String, String> {
+pub(super) fn cache_control(text: &str) -> Result<String, String> {
     if let Some(time) = duration(text) {
         return Err(format!(
             "it is a value of Cache-Control; write \"max-age={}\"",

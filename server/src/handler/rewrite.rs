@@ -144,12 +144,19 @@ fn regex(text: &str) -> Result<String, String> {
         // Only the last line names the mistake. The lines before it draw its place over several lines.
         Err(error) => {
             let text = error.to_string();
-            Err(text
-                .lines()
-                .last()
-                .unwrap_or_default()
-                .trim_start_matches("error: ")
-                .to_string())
+            let mistake = text.lines().last().unwrap_or_default().trim_start_matches("error: ");
+            Err(format!("{mistake}{}", instead(mistake)))
         }
+    }
+}
+
+/// How to write what the regular expressions of other servers have and these do not.
+fn instead(mistake: &str) -> &'static str {
+    if mistake.starts_with("look-around") {
+        "; write (?!x) as a condition: if = [{ of = \"path\", matches = \"x\", not = true }]"
+    } else if mistake.starts_with("backreferences") {
+        "; compare captures in a condition: if = [{ of = \"capture\", name = \"2\", is = \"$1\" }]"
+    } else {
+        ""
     }
 }

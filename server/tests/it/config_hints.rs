@@ -502,6 +502,25 @@ fn the_host_of_a_redirect_is_not_taken_from_a_path() {
 }
 
 #[test]
+fn what_regular_expressions_of_other_servers_have_is_named_with_its_condition() {
+    for (pattern, expected) in [
+        (
+            "^/(?!index).*$",
+            "look-around, including look-ahead and look-behind, is not supported; write (?!x) as a condition: \
+             if = [{ of = \"path\", matches = \"x\", not = true }]",
+        ),
+        (
+            "^/(a|b)/\\\\1$",
+            "backreferences are not supported; compare captures in a condition: \
+             if = [{ of = \"capture\", name = \"2\", is = \"$1\" }]",
+        ),
+    ] {
+        let rule = format!("rewrite = {{ pattern = \"{pattern}\", to = \"/\" }}");
+        mistake_of_route(&rule, &format!(": 'pattern' cannot be \"{pattern}\": {expected}"));
+    }
+}
+
+#[test]
 fn a_condition_that_never_holds_is_refused() {
     for (of, is, expected) in [
         (

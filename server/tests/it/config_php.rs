@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::thread;
 
 use crate::support::fastcgi;
-use crate::support::sites::{Sites, send};
+use crate::support::sites::{Sites, recipes, send};
 use testkit::php::{Fpm, Listen};
 
 fn fpm(folder: &crate::support::Folder) -> Option<Fpm> {
@@ -43,6 +43,30 @@ fn scripts_files_and_a_front_controller() {
     assert!(sites.reload(&text.replace('@', "new")).contains("reloaded"));
     assert_eq!(sites.get("x", "/fixed").text(), "new");
     assert_eq!(sites.get("x", "/info.php").text(), "/info.php  test");
+}
+
+/// `expires` of nginx for the files of an application whose front controller makes those that are not there.
+#[test]
+fn files_beside_scripts_have_a_cache_control_of_their_own() {
+    let folder = Sites::folder();
+    let Some(fpm) = fpm(&folder) else { return };
+    let text = route(
+        &fpm,
+        "files = true, front = \"/index.php\", cache = \"public, max-age=60\"",
+    );
+    let sites = Sites::start_in(folder, &text);
+    let file = sites.get("x", "/style.css");
+    assert_eq!(
+        (file.status, file.field("cache-control")),
+        (200, Some("public, max-age=60"))
+    );
+    for path in ["/info.php", "/made.css", "/"] {
+        let script = sites.get("x", path);
+        assert_eq!((script.status, script.field("cache-control")), (200, None), "{path}");
+    }
+    let said = sites.reload(&route(&fpm, "cache = \"no-cache\""));
+    let expected = "'cache' cannot be \"no-cache\": it is the Cache-Control of files, and needs files = true";
+    assert!(said.contains(expected), "{said}");
 }
 
 /// A worker of php-fpm has one connection. While that was kept, the requests of others waited for ever.
@@ -287,30 +311,27 @@ fn a_glob_for_scripts_takes_what_follows_them() {
     );
 }
 
-/// The recipe of the documents.
-#[test]
-fn an_application_without_scripts_gets_the_whole_path() {
+/// An application without scripts, which says how often it got each of these parameters. Its port.
+fn application(pairs: &'static [&'static [u8]]) -> u16 {
     let application = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = application.local_addr().unwrap().port();
     thread::spawn(move || {
         for stream in application.incoming() {
             fastcgi::answer(&mut stream.unwrap(), |params, _| {
                 let has = |pair: &[u8]| params.windows(pair.len()).filter(|part| *part == pair).count();
-                // Each pair begins with the lengths of its name and value.
-                let (none, whole) = (has(b"\x0b\x00SCRIPT_NAME"), has(b"\x09\x04PATH_INFO/a/b"));
-                format!(
-                    "Content-Type: text/plain\r\n\r\n{none} of {}, {whole}",
-                    has(b"SCRIPT_NAME")
-                )
+                let counts: Vec<String> = pairs.iter().map(|pair| has(pair).to_string()).collect();
+                format!("Content-Type: text/plain\r\n\r\n{}", counts.join(" "))
             });
         }
     });
-    let document = include_str!("../../../docs/configuration.md");
-    let recipe = document
-        .split("### A FastCGI application without scripts")
-        .nth(1)
-        .unwrap();
-    let recipe = recipe.split("```toml\n").nth(1).unwrap().split("```").next().unwrap();
+    port
+}
+
+/// The recipe of the documents. Each parameter begins with the lengths of its name and value.
+#[test]
+fn an_application_without_scripts_gets_the_whole_path() {
+    let port = application(&[b"SCRIPT_NAME", b"\x0b\x00SCRIPT_NAME", b"\x09\x04PATH_INFO/a/b"]);
+    let recipe = recipes("A FastCGI application without scripts")[0];
     let folder = Sites::folder();
     folder.write("rt/rt.fcgi", "");
     let text = recipe
@@ -318,7 +339,110 @@ fn an_application_without_scripts_gets_the_whole_path() {
         .replace("unix:/run/rt.sock", &format!("127.0.0.1:{port}"));
     let sites = Sites::start_in(folder, &text);
     for path in ["/a/b", "/a/b?c=d", "/a%2Fb", "//a/b"] {
-        assert_eq!(sites.get("rt.example.org", path).text(), "1 of 1, 1", "{path}");
+        assert_eq!(sites.get("rt.example.org", path).text(), "1 1 1", "{path}");
+    }
+}
+
+/// The recipe for Mailman, whose links begin with `SCRIPT_NAME`.
+#[test]
+fn an_application_without_scripts_may_have_a_path_before_it() {
+    let port = application(&[
+        b"SCRIPT_NAME",
+        b"\x0b\x09SCRIPT_NAME/mailman3",
+        b"\x09\x04PATH_INFO/a/b",
+    ]);
+    let recipe = recipes("A FastCGI application without scripts")[1];
+    let folder = Sites::folder();
+    folder.write("mailman/mailman.fcgi", "");
+    folder.write("static/a.css", "a{}");
+    let text = recipe
+        .replace("/srv/mailman", "mailman")
+        .replace("/var/lib/mailman3/web/static", "static")
+        .replace("unix:/run/mailman3-web/uwsgi.sock", &format!("127.0.0.1:{port}"));
+    let sites = Sites::start_in(folder, &text);
+    let get = |path| sites.get("lists.example.org", path);
+    assert_eq!(get("/mailman3/a/b").text(), "1 1 1");
+    assert_eq!(get("/mailman3").text(), "1 1 0");
+    assert_eq!(get("/mailman3/static/a.css").text(), "a{}");
+    assert_eq!(get("/a/b").status, 404);
+}
+
+/// The recipe for Nextcloud: the rules of its sample for nginx.
+#[test]
+fn nextcloud_shows_its_files_and_hides_its_own() {
+    let script =
+        "<?php echo $_SERVER['SCRIPT_NAME'], ' ', $_SERVER['PATH_INFO'] ?? '-', ' ', $_SERVER['modHeadersAvailable'];";
+    let folder = Sites::folder();
+    for name in [
+        "index.php",
+        "remote.php",
+        "version.php",
+        "console.php",
+        "lib/a.php",
+        "ocs/v2.php",
+    ] {
+        folder.write(&format!("app/{name}"), script);
+    }
+    for name in [
+        "occ",
+        "db_structure.xml",
+        "config/config.php",
+        "data/a.txt",
+        "core/a.css",
+        "apps/x/y.js",
+    ] {
+        folder.write(&format!("app/{name}"), "source");
+    }
+    let pool = "pm = static\npm.max_children = 2\n";
+    let Some(fpm) = Fpm::start(folder.path(), Listen::Unix, pool) else {
+        return;
+    };
+    let recipe = recipes("Nextcloud")[0];
+    let plain = recipe.split_once("[[site]]").unwrap().1;
+    let text = plain
+        .replace(
+            "tls = { cert = \"/etc/ssl/cloud.pem\", key = \"/etc/ssl/private/cloud.key\" }\n",
+            "",
+        )
+        .replace("/var/www/nextcloud", "app")
+        .replace("unix:/run/php/php-fpm.sock", &fpm.address);
+    let sites = Sites::start_in(folder, &format!("[[site]]{text}"));
+    let get = |path: &str| sites.get("cloud.example.org", path);
+    for (path, expected) in [
+        ("/", "/index.php - true"),
+        ("/s/abc", "/index.php - true"),
+        ("/index.php/s/abc", "/index.php /s/abc true"),
+        ("/remote.php/dav/files/a%2Bb", "/remote.php /dav/files/a+b true"),
+        ("/ocs/v2.php/cloud", "/ocs/v2.php /cloud true"),
+        ("/version.php", "/index.php /version.php true"),
+        ("/core/a.css", "source"),
+        ("/core/made.css", "/index.php - true"),
+    ] {
+        let reply = get(path);
+        assert_eq!((reply.status, reply.text()), (200, expected), "{path}");
+    }
+    for hidden in [
+        "/occ",
+        "/occ/",
+        "/db_structure.xml",
+        "/config/config.php",
+        "/data/a.txt",
+        "/data",
+        "/lib/a.php",
+        "/console.php",
+        "/.htaccess",
+    ] {
+        assert_eq!(get(hidden).status, 404, "{hidden}");
+    }
+    let cached = get("/apps/x/y.js");
+    assert_eq!(cached.field("cache-control"), Some("public, max-age=15778463"));
+    for (path, to) in [
+        ("/.well-known/carddav", "/remote.php/dav/"),
+        ("/.well-known/webfinger?a=b", "/index.php/.well-known/webfinger?a=b"),
+        ("/remote/x", "/remote.php/remote/x"),
+    ] {
+        let reply = get(path);
+        assert_eq!((reply.status, reply.field("location")), (301, Some(to)), "{path}");
     }
 }
 

@@ -1,7 +1,7 @@
 //! Rewrite rules of a configuration file: routes again, spellings of paths, and conditions on posted forms.
 
 use crate::support::Client;
-use crate::support::sites::{Sites, send, text};
+use crate::support::sites::{Sites, recipes, send, text};
 
 #[test]
 fn a_rule_on_a_posted_field_is_not_passed_by_bytes_that_are_no_text() {
@@ -173,4 +173,25 @@ fn rules_look_at_a_posted_form_and_leave_it_to_who_answers() {
     let large = format!("{right}&x={}", "y".repeat(65 << 10));
     assert_eq!(post(form, "X: y", &large, false).text(), "other");
     assert_eq!(post(form, "X: y", &large, true).text(), "other");
+}
+
+/// The recipe in place of `try_files $uri @app` of nginx.
+#[test]
+fn an_application_answers_what_is_no_file() {
+    let folder = Sites::folder();
+    folder.write("public/a.css", "a{}");
+    folder.write("public/sub/b c.js", "b");
+    folder.write("public/.secret", "secret");
+    let public = folder.join("public");
+    let text = recipes("An application whose files the server sends")[0]
+        .replace("/usr/share/redmine/public", public.to_str().unwrap())
+        .replace("proxy = \"unix:/run/redmine/puma.sock\"", "respond = \"application\"");
+    let sites = Sites::start_in(folder, &text);
+    let get = |path| sites.get("redmine.example.org", path);
+    assert_eq!(get("/a.css?1").text(), "a{}");
+    assert_eq!(get("/sub/b%20c.js").text(), "b");
+    for path in ["/", "/sub", "/sub/", "/issues/1", "/a.css/x"] {
+        assert_eq!(get(path).text(), "application", "{path}");
+    }
+    assert_eq!(get("/.secret").status, 404);
 }

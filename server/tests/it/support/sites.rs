@@ -129,3 +129,12 @@ fn complete(text: &str) -> String {
 pub fn text(reply: &Reply) -> (u16, &str) {
     (reply.status, reply.text())
 }
+
+/// The toml blocks of a recipe of the documents.
+pub fn recipes(heading: &str) -> Vec<&'static str> {
+    let document = include_str!("../../../../docs/configuration.md");
+    let section = document.split(&format!("\n### {heading}\n")).nth(1).unwrap();
+    let section = section.split("\n### ").next().unwrap();
+    let blocks = section.split("```toml\n").skip(1);
+    blocks.map(|block| block.split("```").next().unwrap()).collect()
+}
