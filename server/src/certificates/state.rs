@@ -139,7 +139,7 @@ mod tests {
     #[test]
     fn a_process_with_the_same_id_in_another_container_is_left_alone() {
         let folder = Folder::new();
-        let other = folder.write(&format!("key.{}", std::process::id()), "half");
+        let other = folder.write(format!("key.{}", std::process::id()), "half");
         assert!(write_new(&folder.join("key"), b"one").unwrap());
         write(&folder.join("key"), b"two").unwrap();
         assert_eq!(fs::read(other).unwrap(), b"half");
