@@ -381,7 +381,7 @@ fn nextcloud_shows_its_files_and_hides_its_own() {
         "lib/a.php",
         "ocs/v2.php",
     ] {
-        folder.write(&format!("app/{name}"), script);
+        folder.write(format!("app/{name}"), script);
     }
     for name in [
         "occ",
@@ -391,7 +391,7 @@ fn nextcloud_shows_its_files_and_hides_its_own() {
         "core/a.css",
         "apps/x/y.js",
     ] {
-        folder.write(&format!("app/{name}"), "source");
+        folder.write(format!("app/{name}"), "source");
     }
     let pool = "pm = static\npm.max_children = 2\n";
     let Some(fpm) = Fpm::start(folder.path(), Listen::Unix, pool) else {
