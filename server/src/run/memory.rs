@@ -13,8 +13,11 @@
 //! because an allocator takes more than it hands out, and handlers allocate without an account. From 80 % on, the fiber
 //! drops stored responses and returns free memory to the system, and listeners close idle connections. From 95 % on,
 //! listeners answer new requests with 503.
+//!
+//! Landlock and a root folder hide the files of the cgroup. So [`Found::find`] opens them before privileges are given up.
 
-use std::fs;
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,6 +46,9 @@ const TRIM_EVERY_CRITICAL: Duration = Duration::from_millis(100);
 /// touches two pages.
 const STACK_SPACE: usize = 248 << 10;
 
+/// Bytes for `memory.stat` of a cgroup, which has some 2 KiB.
+const STAT_BYTES: usize = 16 << 10;
+
 /// The share of a system limit that the server may use.
 const fn nine_tenths(bytes: u64) -> u64 {
     bytes / 10 * 9
@@ -64,14 +70,30 @@ pub enum Source {
     AddressSpace,
 }
 
-impl Limit {
-    /// The limit of this process. `None` if neither the configuration nor the system has one.
-    pub fn find(configured: Option<u64>) -> Option<Limit> {
-        let address_space = getrlimit(Resource::As).current;
-        let cgroup = Cgroup::find(Path::new("/")).map(|group| group.limit);
-        Limit::of(configured, cgroup, machine(), address_space)
-    }
+/// The limit of this process, and the files by which the kernel counts against it.
+#[derive(Default)]
+pub struct Found {
+    /// None if neither the configuration nor the system has a limit.
+    limit: Option<Limit>,
+    /// The cgroup, if it sets the limit.
+    cgroup: Option<Cgroup>,
+}
 
+impl Found {
+    /// Looks for the limit, with all rights that this process has at its start.
+    pub fn find(configured: Option<u64>) -> Found {
+        let address_space = getrlimit(Resource::As).current;
+        let cgroup = Cgroup::find(Path::new("/"));
+        let bytes = cgroup.as_ref().map(|group| group.limit);
+        let limit = Limit::of(configured, bytes, machine(), address_space);
+        Found {
+            limit,
+            cgroup: cgroup.filter(|_| limit.is_some_and(|limit| limit.source == Source::Cgroup)),
+        }
+    }
+}
+
+impl Limit {
     fn of(
         configured: Option<u64>,
         cgroup: Option<u64>,
@@ -105,7 +127,8 @@ impl Limit {
 /// A cgroup with a memory limit.
 struct Cgroup {
     limit: u64,
-    folder: PathBuf,
+    /// The files of its usage and of its statistics. None if the kernel has them not.
+    files: Option<(File, File)>,
     version: &'static Version,
 }
 
@@ -155,14 +178,20 @@ impl Cgroup {
             let path = PathBuf::from(path.trim_start_matches('/'));
             let group = |path: &Path| {
                 let folder = root.join(version.root).join(path);
-                let limit = number(&folder.join(version.limit))?;
-                Some(Cgroup { limit, folder, version })
+                let limit = fs::read_to_string(folder.join(version.limit)).ok()?;
+                Some((number(&limit)?, folder, version))
             };
             path.ancestors().filter_map(group).collect()
         });
         // Version 1 says "no limit" by a number near the largest i64.
-        let limited = limited.filter(|group| group.limit < 1 << 60);
-        limited.min_by_key(|group| group.limit)
+        let limited = limited.filter(|(limit, ..)| *limit < 1 << 60);
+        let (limit, folder, version) = limited.min_by_key(|(limit, ..)| *limit)?;
+        let open = |name: &str| File::open(folder.join(name)).ok();
+        Some(Cgroup {
+            limit,
+            files: open(version.usage).zip(open("memory.stat")),
+            version,
+        })
     }
 
     /// The memory that counts against the limit, without the page cache: a server of large files is not short of
@@ -172,8 +201,8 @@ impl Cgroup {
     /// # Blocks the thread
     /// For some tens of microseconds.
     fn memory(&self) -> Option<u64> {
-        let usage = number(&self.folder.join(self.version.usage))?;
-        let stat = fs::read_to_string(self.folder.join("memory.stat")).ok()?;
+        let (usage, stat) = self.files.as_ref()?;
+        let (usage, stat) = (number(&text(usage)?)?, text(stat)?);
         let bytes = |name: &str| {
             stat.lines()
                 .find_map(|line| line.strip_prefix(name))?
@@ -186,9 +215,17 @@ impl Cgroup {
     }
 }
 
-/// Reads a file that holds a single number.
-fn number(file: &Path) -> Option<u64> {
-    fs::read_to_string(file).ok()?.trim().parse().ok()
+/// The number in a text of one line.
+fn number(text: &str) -> Option<u64> {
+    text.trim().parse().ok()
+}
+
+/// Reads an open file from its beginning, up to [`STAT_BYTES`].
+fn text(file: &File) -> Option<String> {
+    let mut bytes = vec![0; STAT_BYTES];
+    let length = file.read_at(&mut bytes, 0).ok()?;
+    bytes.truncate(length);
+    String::from_utf8(bytes).ok()
 }
 
 /// The memory of the machine.
@@ -204,8 +241,8 @@ fn machine() -> Option<u64> {
 }
 
 /// Sets the limit and starts the fiber that keeps to it.
-pub fn keep(configured: Option<u64>, totals: &Arc<Totals>, live: &Arc<Live>, say: &Say) {
-    let Some(limit) = Limit::find(configured) else {
+pub fn keep(found: Found, totals: &Arc<Totals>, live: &Arc<Live>, say: &Say) {
+    let Some(limit) = found.limit else {
         return say.warning(format_args!(
             "the system reports no memory limit, so none is enforced: set 'memory'"
         ));
@@ -218,7 +255,7 @@ pub fn keep(configured: Option<u64>, totals: &Arc<Totals>, live: &Arc<Live>, say
     }
     let keeper = Keeper {
         limit,
-        cgroup: Cgroup::find(Path::new("/")).filter(|_| limit.source == Source::Cgroup),
+        cgroup: found.cgroup,
         totals: Arc::clone(totals),
         live: Arc::clone(live),
         say: say.clone(),

@@ -22,6 +22,7 @@ mod upgrade;
 mod watchdog;
 
 use std::io::{self, Write};
+use std::mem;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::thread;
@@ -187,7 +188,7 @@ fn begin(sites: &mut Sites, listening: Vec<Bound>, requests: &Arc<Requests>) -> 
     }));
     watchdog::start(&sites.process.notify)?;
     memory::keep(
-        sites.config.memory,
+        mem::take(&mut sites.process.memory),
         &sites.process.totals,
         &sites.live,
         &sites.process.say,

@@ -35,6 +35,7 @@ use crate::process::systemd::{Notify, Socket, Sockets};
 use crate::reader::Reason;
 
 use super::arrival::{self, Confinement};
+use super::memory;
 use super::paths::{give_files, move_inside, report_unreadable, touched, warn_of_kept};
 
 /// The time after which a key of this process seals no new session tickets.
@@ -50,6 +51,8 @@ pub struct Process {
     pub log: Arc<ErrorLog>,
     pub say: Say,
     pub totals: Arc<Totals>,
+    /// The memory limit, until the fiber that keeps to it has started.
+    pub memory: memory::Found,
     pub certificates: Arc<Certificates>,
     /// The keys of session tickets. All listeners share them, also after reloads.
     pub tickets: Tickets,
@@ -429,8 +432,9 @@ impl Process {
             certificates: Arc::new(Certificates::new(log.say())),
             tickets: new_tickets(config.shared.is_some(), &upgrade)?,
             log,
-            // It opens files of /proc, which Landlock and a root folder hide.
+            // Both open files of the system, which Landlock and a root folder hide.
             totals: Arc::new(Totals::new(workers)),
+            memory: memory::Found::find(config.memory),
             upgrade,
             pid_file: None,
             confinement: Confinement::of(config),

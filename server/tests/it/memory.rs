@@ -3,12 +3,16 @@
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use testkit::allow_descriptors;
 
 use crate::config_http2::frame;
+use crate::metrics::{ADMIN, admin_of, page_of};
 use crate::slow_readers::slow_reader;
 use crate::support::sites::Sites;
 
@@ -244,4 +248,71 @@ fn streams_whose_windows_stay_closed_do_not_keep_others_out() {
     wait_until_served(&sites, begun);
     println!("a quiet client is served {:?} after memory was short", begun.elapsed());
     drop(clients);
+}
+
+/// A cgroup of its own for a test, with a limit. Its drop removes it.
+struct Cgroup(PathBuf);
+
+impl Cgroup {
+    fn new(name: &str, limit: u64) -> Option<Cgroup> {
+        let version_1 = Path::new("/sys/fs/cgroup/memory");
+        let (root, file) = match version_1.is_dir() {
+            true => (version_1, "memory.limit_in_bytes"),
+            false => (Path::new("/sys/fs/cgroup"), "memory.max"),
+        };
+        let group = Cgroup(root.join(format!("osier-test-{name}-{}", std::process::id())));
+        fs::create_dir(&group.0).ok()?;
+        fs::write(group.0.join(file), limit.to_string()).ok()?;
+        Some(group)
+    }
+}
+
+impl Drop for Cgroup {
+    fn drop(&mut self) {
+        // The system removes a process from its group some time after its end.
+        for _ in 0..100 {
+            if fs::remove_dir(&self.0).is_ok() {
+                break;
+            }
+            thread::sleep(PAUSE);
+        }
+    }
+}
+
+#[test]
+fn the_limit_of_a_cgroup_holds_without_the_rights_to_read_it() {
+    const LIMIT: u64 = 512 << 20;
+    let Some(group) = Cgroup::new("rights", LIMIT) else {
+        return testkit::skip("this user may not make a cgroup with a limit of memory");
+    };
+    for keys in [
+        "landlock = false\n",
+        "landlock = true\n",
+        "user = \"65534\"\ngroup = \"65534\"\nchroot = \"HERE\"\nlandlock = false\n",
+    ] {
+        let folder = Sites::folder();
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).unwrap();
+        let here = folder.path().to_owned();
+        let keys = keys.replace("HERE", &here.display().to_string());
+        let enter = |command: &mut Command| {
+            // The process enters the group before it becomes the server.
+            let mut shell = Command::new("sh");
+            shell
+                .args(["-c", "echo $$ > \"$0/cgroup.procs\" && exec \"$@\""])
+                .arg(&group.0);
+            shell
+                .arg(command.get_program())
+                .args(command.get_args())
+                .current_dir(&here);
+            shell.stderr(fs::File::create(here.join("stderr")).unwrap());
+            *command = shell;
+        };
+        let sites = Sites::start_with(folder, &format!("{keys}{ADMIN}{SITE}"), enter);
+        // The limit is set once the server accepts.
+        let limit = testkit::wait_for("the limit", || {
+            let page = page_of(admin_of(&sites));
+            page.value("osier_memory_limit_bytes", &[]).filter(|limit| *limit > 0.0)
+        });
+        assert_eq!(limit, (LIMIT / 10 * 9) as f64, "{keys}{}", sites.said());
+    }
 }

@@ -32,8 +32,9 @@ use crate::process::root::inside;
 /// are not restricted.
 const RIGHTS: ABI = ABI::V5;
 
-/// Paths that the system's resolver and its libraries read. They are looked up inside of the new root folder.
-const SYSTEM: [&str; 7] = [
+/// Paths that the system's resolver and its libraries read, and the cgroup with its memory, which the new process of an
+/// upgrade looks for. They are looked up inside of the new root folder.
+const SYSTEM: [&str; 8] = [
     "/etc",
     "/lib",
     "/lib64",
@@ -41,7 +42,11 @@ const SYSTEM: [&str; 7] = [
     "/run/systemd/resolve",
     "/dev/urandom",
     "/proc",
+    "/sys/fs/cgroup",
 ];
+
+/// The settings of the resolver. Several programs make it a link to a file of theirs below `/run`.
+const RESOLVER: &str = "/etc/resolv.conf";
 
 /// The folders of the dynamic loader and of libraries. Starting a program executes them too.
 const LOADERS: [&str; 4] = ["/lib", "/lib64", "/usr/lib", "/usr/lib64"];
@@ -361,6 +366,7 @@ fn ruleset(paths: &Paths, root: Option<&Path>, lines: &mut Vec<String>) -> Resul
     let read = SYSTEM
         .iter()
         .map(PathBuf::from)
+        .chain(behind_link(Path::new(RESOLVER)))
         .chain(paths.read.iter().filter_map(named));
     let read = read.map(|path| (path, AccessFs::ReadFile | AccessFs::ReadDir));
     // The server never runs a file that it may write.
@@ -398,6 +404,19 @@ fn ruleset(paths: &Paths, root: Option<&Path>, lines: &mut Vec<String>) -> Resul
         rules = rules.add_rule(PathBeneath::new(opened, access)).map_err(text)?;
     }
     Ok(rules)
+}
+
+/// The folder of the file that a link leads to, since programs replace such a file. It is the file alone in a folder such
+/// as `/run`, which has files of everybody. None if `link` is no link, or if the folder does not exist.
+fn behind_link(link: &Path) -> Option<PathBuf> {
+    let target = link.parent()?.join(fs::read_link(link).ok()?);
+    // The file may come later.
+    let of_folder = || Some(fs::canonicalize(target.parent()?).ok()?.join(target.file_name()?));
+    let file = fs::canonicalize(link).ok().or_else(of_folder)?;
+    match file.parent() {
+        Some(folder) if folder.components().count() > 2 => Some(folder.to_owned()),
+        _ => Some(file),
+    }
 }
 
 /// Applies the rules to this thread. Returns the line for the log.

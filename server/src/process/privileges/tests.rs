@@ -99,6 +99,9 @@ fn in_a_child(folder: &Folder, chroot: bool) -> Option<String> {
     folder.write("other/hook", "#!/bin/sh\n");
     fs::set_permissions(folder.path().join("other/hook"), fs::Permissions::from_mode(0o755)).unwrap();
     folder.write("logs/log", "");
+    folder.write("run/manager/resolv.conf", "nameserver");
+    fs::create_dir(folder.join("etc")).unwrap();
+    symlink("/run/manager/resolv.conf", folder.join("etc/resolv.conf")).unwrap();
     // Its owner has left a link where the server is to write.
     fs::create_dir(folder.join("theirs")).unwrap();
     chown(folder.join("theirs"), Some(65534), Some(65534)).unwrap();
@@ -156,6 +159,8 @@ fn child() {
             println!("root again: {}", thread::set_thread_uid(Uid::ROOT).is_ok());
             println!("shadow: {}", fs::read("/etc/shadow").is_ok());
             println!("passwd: {}", fs::read("/etc/passwd").is_ok());
+            println!("resolver: {}", fs::read(root.join("etc/resolv.conf")).is_ok());
+            println!("cgroups: {}", fs::read_dir("/sys/fs/cgroup").is_ok());
             println!("site: {}", fs::read(root.join("site/page")).is_ok());
             println!("read other: {}", fs::read(root.join("other/page")).is_ok());
             println!("program: {}", Command::new(root.join("other/hook")).status().is_ok());
@@ -183,6 +188,7 @@ fn what_is_given_up_does_not_come_back() {
     expect("root again: false");
     expect("shadow: false");
     expect("passwd: true");
+    expect(&format!("cgroups: {}", Path::new("/sys/fs/cgroup").is_dir()));
     expect("site: true");
     expect("program: true");
     expect("write log: true");
@@ -213,8 +219,30 @@ fn outside_of_the_root_folder_there_is_nothing() {
     expect("uid: 65534");
     expect("root again: false");
     expect("passwd: false");
+    expect("resolver: true");
     expect("site: true");
     expect("write log: true");
     expect("connect: true");
     expect("accept: true");
+}
+
+#[test]
+fn the_folder_behind_a_link_is_named_but_none_that_everybody_shares() {
+    let folder = Folder::new();
+    let root = folder.path().canonicalize().unwrap();
+    folder.write("run/manager/resolv.conf", "");
+    folder.write("etc/plain", "");
+    let link = |target: &str| {
+        let link = root.join("etc/link");
+        let _ = fs::remove_file(&link);
+        symlink(target, &link).unwrap();
+        behind_link(&link)
+    };
+    assert_eq!(link("../run/manager/resolv.conf"), Some(root.join("run/manager")));
+    assert_eq!(behind_link(&root.join("etc/plain")), None);
+    // The program that makes the file has not begun yet.
+    assert_eq!(link("../run/manager/later"), Some(root.join("run/manager")));
+    assert_eq!(link("/no such folder/below/file"), None);
+    assert_eq!(link("/no such file"), Some("/no such file".into()));
+    assert_eq!(link("/etc/../tmp/no such file"), Some("/tmp/no such file".into()));
 }
