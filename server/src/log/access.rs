@@ -115,7 +115,7 @@ impl AccessLog {
             path.as_ref()
                 .map_or_else(String::new, |path| format!(" '{}'", path.display())),
         );
-        let report: Report = Box::new(move |text| say.warning(format_args!("access log{name}: {text}")));
+        let report: Report = Arc::new(move |text| say.warning(format_args!("access log{name}: {text}")));
         let log = AccessLog::start(settings.format.clone(), out, report);
         let log = log.map_err(|error| format!("cannot start a thread: {error}"))?;
         Ok(Some(AccessLog {
@@ -280,7 +280,12 @@ impl AccessLog {
         self.tunnels.load(Relaxed) > 0
     }
 
-    /// Writes the remaining lines and ends the log. Lines recorded later are lost.
+    /// Lets the thread of the log write the remaining lines and end. Lines recorded later are lost.
+    pub fn close(&self) {
+        self.writer.close();
+    }
+
+    /// Closes the log, and waits until the remaining lines are written.
     ///
     /// # Blocks the thread
     /// Until every line is written, for a few seconds at most.

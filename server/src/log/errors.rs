@@ -209,7 +209,7 @@ impl Queue {
         };
         // The log cannot report its own losses to itself.
         let own = Mutex::new(Log::new(stderr()));
-        let report: Report = Box::new(move |text| {
+        let report: Report = Arc::new(move |text| {
             let mut stderr = own.lock().unwrap_or_else(PoisonError::into_inner);
             stderr.say(
                 &Line::new(Level::Error, format_args!("error log: {text}")),

@@ -101,7 +101,7 @@ impl<W: AsFd + Send + Sync> Output for Arc<Shared<W>> {
             let _ = write_lines(&mut out, &errors, &mut torn);
             let (piece, after) = rest.split_at(piece(rest));
             rest = after;
-            if let Err((lost, error)) = write_lines(&mut out, piece, &mut torn) {
+            if let Err((lost, _, error)) = write_lines(&mut out, piece, &mut torn) {
                 written = Written::Lost(lost + count(after), error);
                 rest = &[];
             }

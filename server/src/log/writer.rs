@@ -2,9 +2,9 @@
 //!
 //! Code that logs appends whole lines under a short lock. The thread writes the buffer four times a second. It writes
 //! at once when 64 KiB are waiting, and each line at once if the log is a prompt one. A full buffer drops lines, and
-//! the number of dropped lines is reported once there is room. [`Writer::finish`] waits until the thread has written
-//! the remaining lines. Dropping the writer does not wait: a worker may drop the last reference to a log that a reload
-//! has removed.
+//! the number of dropped lines is reported once there is room. Lines that a full disk or a pipe without a reader does not
+//! take are tried again. [`Writer::finish`] waits until the thread has written the remaining lines. Dropping the writer
+//! does not wait: a worker may drop the last reference to a log that a reload has removed.
 //!
 //! Lock order: there is one lock. Nothing is written or formatted while it is held.
 
@@ -13,9 +13,10 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
@@ -32,7 +33,7 @@ const RETRY: Duration = Duration::from_secs(1);
 const FAREWELL: Duration = Duration::from_secs(3);
 
 /// Tells the operator about the log itself.
-pub type Report = Box<dyn Fn(fmt::Arguments<'_>) + Send>;
+pub type Report = Arc<dyn Fn(fmt::Arguments<'_>) + Send + Sync>;
 
 /// The outcome of a write.
 pub enum Written {
@@ -56,6 +57,7 @@ pub trait Output: Send {
 pub struct Writer {
     shared: Arc<Shared>,
     thread: Mutex<Option<JoinHandle<()>>>,
+    report: Report,
     /// Whether a line wakes the thread at once.
     is_prompt: bool,
 }
@@ -63,6 +65,8 @@ pub struct Writer {
 #[derive(Default)]
 struct Shared {
     pending: Mutex<Pending>,
+    /// The number of lines that the thread has taken and may not have written yet.
+    taken: AtomicU64,
     wake: Condvar,
     /// Notified when the thread has ended.
     ended: Condvar,
@@ -72,8 +76,8 @@ struct Shared {
 struct Pending {
     lines: Vec<u8>,
     dropped: u64,
-    /// Whether the thread must write the remaining lines and end.
-    is_closing: bool,
+    /// When the thread was asked to write the remaining lines and end.
+    closing: Option<Instant>,
     has_ended: bool,
     /// The output for these lines and all later ones.
     replaced: Option<Box<dyn Output>>,
@@ -100,7 +104,7 @@ impl Writer {
     ) -> io::Result<Writer> {
         let shared = Arc::new(Shared::default());
         let thread = thread::Builder::new().name("osier-log".into()).spawn({
-            let shared = Arc::clone(&shared);
+            let (shared, report) = (Arc::clone(&shared), Arc::clone(&report));
             move || {
                 write_out(&shared, (out, heir), is_prompt, &report);
                 shared.lock().has_ended = true;
@@ -110,6 +114,7 @@ impl Writer {
         Ok(Writer {
             shared,
             thread: Mutex::new(Some(thread)),
+            report,
             is_prompt,
         })
     }
@@ -136,31 +141,41 @@ impl Writer {
         self.shared.wake.notify_one();
     }
 
-    /// Writes the remaining lines and ends the thread. Lines added later are lost.
+    /// Lets the thread write the remaining lines and end. Does not wait for it. Lines added later are lost.
+    pub fn close(&self) {
+        self.shared.lock().closing.get_or_insert_with(Instant::now);
+        self.shared.wake.notify_one();
+    }
+
+    /// Closes the log and waits for the end of its thread. Reports how many lines an output that is stuck has left.
     ///
     /// # Blocks the thread
-    /// Until every line is written, for [`FAREWELL`] at most.
+    /// Until every line is written, for [`FAREWELL`] after the log was closed at most.
     pub fn finish(&self) {
-        let mut pending = self.shared.lock();
-        pending.is_closing = true;
-        self.shared.wake.notify_one();
+        self.close();
+        let pending = self.shared.lock();
+        let since = pending.closing.map_or(Duration::ZERO, |closing| closing.elapsed());
         let ended = self
             .shared
             .ended
-            .wait_timeout_while(pending, FAREWELL, |pending| !pending.has_ended);
-        let has_ended = ended.unwrap_or_else(PoisonError::into_inner).0.has_ended;
-        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let (Some(thread), true) = (thread, has_ended) {
-            let _ = thread.join();
+            .wait_timeout_while(pending, FAREWELL.saturating_sub(since), |pending| !pending.has_ended);
+        let (pending, _) = ended.unwrap_or_else(PoisonError::into_inner);
+        let has_ended = pending.has_ended;
+        let left = self.shared.taken.load(Relaxed) + pending.dropped + count(&pending.lines);
+        drop(pending);
+        match self.thread.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            Some(thread) if has_ended => drop(thread.join()),
+            Some(_) => (self.report)(format_args!(
+                "up to {left} lines are lost at the end, because a write has not returned"
+            )),
+            None => {}
         }
     }
 }
 
 impl Drop for Writer {
-    /// Lets the thread write the remaining lines and end. Does not wait for it.
     fn drop(&mut self) {
-        self.shared.lock().is_closing = true;
-        self.shared.wake.notify_one();
+        self.close();
     }
 }
 
@@ -204,28 +219,23 @@ fn write_out(
     let enough = if is_prompt { 1 } else { EAGER };
     loop {
         let (dropped, is_closing) = writing.take(shared, enough);
-        if let Some(error) = writing.write(report)
-            && !std::mem::replace(&mut writing.has_failed, true)
-        {
-            report(format_args!(
-                "{error}; the server goes on without it until it can be written"
-            ));
-        }
-        if dropped > 0 {
-            report(format_args!(
-                "{dropped} lines were dropped because they came faster than they could be written"
-            ));
-        }
-        if is_closing {
-            match heir {
-                _ if !writing.has_rest => {}
-                None => report(format_args!("{} lines are lost at the end", count(&writing.lines))),
-                Some(mut heir) => {
-                    report(format_args!("nobody has taken the last lines, which follow here"));
-                    heir.write(&writing.lines);
+        shared.taken.store(count(&writing.lines), Relaxed);
+        match writing.write(report) {
+            Some(error) => {
+                writing.lost += dropped;
+                if !std::mem::replace(&mut writing.has_failed, true) {
+                    report(format_args!(
+                        "{error}; the server goes on without it until it can be written"
+                    ));
                 }
             }
-            return;
+            None if dropped > 0 => report(format_args!(
+                "{dropped} lines were dropped because they came faster than they could be written"
+            )),
+            None => {}
+        }
+        if is_closing {
+            return writing.end(heir, report);
         }
     }
 }
@@ -252,19 +262,19 @@ impl Writing {
             .wake
             .wait_timeout_while(pending, patience, |pending| {
                 let is_due = !self.has_rest && pending.lines.len() >= enough;
-                !pending.is_closing && pending.replaced.is_none() && !is_due
+                pending.closing.is_none() && pending.replaced.is_none() && !is_due
             })
             .unwrap_or_else(PoisonError::into_inner);
         if !self.has_rest {
             self.lines.clear();
             std::mem::swap(&mut self.lines, &mut pending.lines);
-        } else if pending.is_closing {
+        } else if pending.closing.is_some() {
             self.lines.append(&mut pending.lines);
         }
         if let Some(replaced) = pending.replaced.take() {
             (self.out, self.has_failed) = (replaced, false);
         }
-        (std::mem::take(&mut pending.dropped), pending.is_closing)
+        (std::mem::take(&mut pending.dropped), pending.closing.is_some())
     }
 
     /// Writes the lines. Returns the error, if there is one.
@@ -292,6 +302,21 @@ impl Writing {
             }
         }
     }
+
+    /// Gives the lines that nobody has taken to the heir, and reports how many are lost.
+    fn end(mut self, heir: Option<Box<dyn Output>>, report: &Report) {
+        match heir {
+            Some(mut heir) if self.has_rest => {
+                report(format_args!("nobody has taken the last lines, which follow here"));
+                heir.write(&self.lines);
+            }
+            _ if self.has_rest => self.lost += count(&self.lines),
+            _ => {}
+        }
+        if self.lost > 0 {
+            report(format_args!("{} lines are lost at the end", self.lost));
+        }
+    }
 }
 
 /// A file or another stream as an output.
@@ -315,9 +340,17 @@ impl Output for Stream {
     fn write(&mut self, lines: &[u8]) -> Written {
         match write_lines(&mut *self.out, lines, &mut self.torn) {
             Ok(()) => Written::All,
-            Err((lost, error)) => Written::Lost(lost, error),
+            // A reader may come, and a disk may be emptied.
+            Err((_, done, error)) if is_passing(&error) => Written::Later(done, error),
+            Err((lost, _, error)) => Written::Lost(lost, error),
         }
     }
+}
+
+/// Whether a file may take later what it refuses now: a pipe that nobody reads, or a disk without room.
+fn is_passing(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, QuotaExceeded, StorageFull};
+    matches!(error.kind(), BrokenPipe | QuotaExceeded | StorageFull)
 }
 
 /// A file that cannot be opened yet: a named pipe without a reader, or a file that this user may not write. Each write
@@ -383,36 +416,39 @@ fn append(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Writes `lines`. The error holds the number of lines that were not written completely. `torn`: the output ends within
-/// a line, so the next write begins with a line feed.
-pub fn write_lines(out: &mut dyn Write, lines: &[u8], torn: &mut bool) -> Result<(), (u64, io::Error)> {
-    let mut rest = lines;
-    if *torn && !rest.is_empty() {
-        out.write_all(b"\n").map_err(|error| (count(rest), error))?;
+/// Writes `lines`. The error holds the number of lines that were not written completely, and the bytes of those before
+/// them. `torn`: the output ends within a line, so the next write begins with a line feed.
+pub fn write_lines(out: &mut dyn Write, lines: &[u8], torn: &mut bool) -> Result<(), (u64, usize, io::Error)> {
+    let failed = |done: usize, error| {
+        let end = lines[..done].iter().rposition(|&byte| byte == b'\n');
+        let done = end.map_or(0, |end| end + 1);
+        (count(&lines[done..]), done, error)
+    };
+    if *torn && !lines.is_empty() {
+        out.write_all(b"\n").map_err(|error| failed(0, error))?;
         *torn = false;
     }
-    while !rest.is_empty() {
-        let written = match out.write(rest) {
+    let mut done = 0;
+    while done < lines.len() {
+        let written = match out.write(&lines[done..]) {
             Ok(0) => Err(io::ErrorKind::WriteZero.into()),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             written => written,
         };
-        let written = written.map_err(|error| (count(rest), error))?;
-        *torn = rest[written - 1] != b'\n';
-        rest = &rest[written..];
+        done += written.map_err(|error| failed(done, error))?;
+        *torn = lines[done - 1] != b'\n';
     }
-    out.flush().map_err(|error| (0, error))
+    out.flush().map_err(|error| failed(lines.len(), error))
 }
 
 #[cfg(test)]
 pub mod tests {
     use super::*;
     use std::sync::mpsc;
-    use std::time::Instant;
 
     /// A report that nobody reads.
     pub fn unread() -> Report {
-        Box::new(|_| {})
+        Arc::new(|_| {})
     }
 
     /// Sends each write over a channel, as slowly as the test receives.
@@ -483,7 +519,7 @@ pub mod tests {
     fn lines_wait_for_an_output_that_is_not_there_yet() {
         let late = Arc::new(Mutex::new((false, Vec::new())));
         let (sender, reports) = mpsc::channel();
-        let report: Report = Box::new(move |text| sender.send(text.to_string()).unwrap());
+        let report: Report = Arc::new(move |text| sender.send(text.to_string()).unwrap());
         let writer = Writer::start(Box::new(Late(Arc::clone(&late))), true, report).unwrap();
         writer.push(b"early\n");
         assert!(
@@ -504,11 +540,105 @@ pub mod tests {
     fn the_end_counts_what_nobody_took() {
         let late = Arc::new(Mutex::new((false, Vec::new())));
         let (sender, reports) = mpsc::channel();
-        let report: Report = Box::new(move |text| sender.send(text.to_string()).unwrap());
+        let report: Report = Arc::new(move |text| sender.send(text.to_string()).unwrap());
         let writer = Writer::start(Box::new(Late(late)), false, report).unwrap();
         writer.push(b"one\ntwo\n");
         drop(writer);
         assert_eq!(reports.iter().last().unwrap(), "2 lines are lost at the end");
+    }
+
+    /// An output of which every write fails.
+    struct Broken(io::ErrorKind);
+
+    impl Write for Broken {
+        fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+            Err(self.0.into())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn the_end_counts_what_no_disk_has_taken() {
+        // Lines are lost at once by the first error, and at the end by the second.
+        for kind in [io::ErrorKind::PermissionDenied, io::ErrorKind::StorageFull] {
+            let (sender, reports) = mpsc::channel();
+            let report: Report = Arc::new(move |text| sender.send(text.to_string()).unwrap());
+            let writer = Writer::start(Box::new(Stream::new(Broken(kind))), true, report).unwrap();
+            writer.push(b"one\ntwo\n");
+            let failed = reports.recv().unwrap();
+            assert!(failed.ends_with("until it can be written"), "{failed}");
+            writer.push(b"three\n");
+            writer.finish();
+            drop(writer);
+            assert_eq!(
+                reports.iter().collect::<Vec<_>>(),
+                ["3 lines are lost at the end"],
+                "{kind}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_ends_of_stuck_logs_do_not_add_up_and_are_reported() {
+        let (reporter, reports) = mpsc::channel();
+        let stuck: Vec<_> = (0..3)
+            .map(|_| {
+                let (sender, receiver) = mpsc::sync_channel(0);
+                let reporter = reporter.clone();
+                let report: Report = Arc::new(move |text| drop(reporter.send(text.to_string())));
+                let writer = Writer::start(Box::new(Stream::new(Slow(sender))), true, report).unwrap();
+                writer.push(b"one\ntwo\n");
+                (writer, receiver)
+            })
+            .collect();
+        let begin = Instant::now();
+        stuck.iter().for_each(|(writer, _)| writer.close());
+        stuck.iter().for_each(|(writer, _)| writer.finish());
+        // The default log is there twice.
+        stuck[0].0.finish();
+        assert!(begin.elapsed() < 2 * FAREWELL, "{:?}", begin.elapsed());
+        let expected = "up to 2 lines are lost at the end, because a write has not returned";
+        assert_eq!(reports.try_iter().collect::<Vec<_>>(), [expected; 3]);
+    }
+
+    #[test]
+    fn a_pipe_loses_nothing_while_its_reader_restarts() {
+        let folder = testkit::Folder::new();
+        let path = folder.join("log");
+        rustix::fs::mkfifoat(rustix::fs::CWD, &path, rustix::fs::Mode::from_raw_mode(0o600)).unwrap();
+        let read = || {
+            let nonblocking = OFlags::NONBLOCK.bits() as i32;
+            File::options()
+                .read(true)
+                .custom_flags(nonblocking)
+                .open(&path)
+                .unwrap()
+        };
+        let until = |reader: &mut File, text: &str| {
+            let mut read = String::new();
+            testkit::eventually("a line", || {
+                let _ = io::Read::read_to_string(reader, &mut read);
+                read.ends_with(text)
+            });
+            read
+        };
+        let mut reader = read();
+        let (sender, reports) = mpsc::channel();
+        let report: Report = Arc::new(move |text| sender.send(text.to_string()).unwrap());
+        let writer = Writer::start(file(&path).unwrap(), true, report).unwrap();
+        writer.push(b"one\n");
+        assert_eq!(until(&mut reader, "one\n"), "one\n");
+        drop(reader);
+        writer.push(b"two\n");
+        assert!(reports.recv().unwrap().ends_with("until it can be written"));
+        writer.push(b"three\n");
+        let mut reader = read();
+        assert_eq!(until(&mut reader, "three\n"), "two\nthree\n");
+        assert_eq!(reports.recv().unwrap(), "it can be written again; no line is missing");
+        writer.finish();
     }
 
     #[test]
@@ -535,8 +665,9 @@ pub mod tests {
         }
         let (mut disk, mut torn) = (Disk::default(), false);
         disk.room = 8;
-        let (lost, error) = write_lines(&mut disk, b"one\ntwo\nthree\nfour\n", &mut torn).unwrap_err();
-        assert_eq!((lost, error.kind(), torn), (2, io::ErrorKind::StorageFull, false));
+        let (lost, done, error) = write_lines(&mut disk, b"one\ntwo\nthree\nfour\n", &mut torn).unwrap_err();
+        assert_eq!((lost, done, torn), (2, 8, false));
+        assert!(is_passing(&error), "{error}");
         disk.room = 3;
         assert_eq!(write_lines(&mut disk, b"five\nsix\n", &mut torn).unwrap_err().0, 2);
         assert!(torn);

@@ -166,10 +166,11 @@ fn absolute(origin: Origin) -> Result<Origin, String> {
 /// Writes the last lines of the access logs, and logs how many connections were closed.
 fn finish(end: End, spelling: &Spelling, say: &Say) {
     let End { cut, drain, live } = end;
-    for access_log in live.current().logs() {
-        // Drop does not wait for the last lines.
-        access_log.finish();
-    }
+    let last = live.current();
+    // Logs whose outputs are stuck have the same few seconds.
+    last.logs().for_each(|log| log.close());
+    // Drop does not wait for the last lines.
+    last.logs().for_each(|log| log.finish());
     listeners::log_cut(cut, "", drain, spelling.drain, say);
 }
 
