@@ -6,8 +6,9 @@
 use std::cell::Cell;
 use std::io;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use osier::memory::{Account, Charge};
 use osier_web::{Level, Phase, Served, Times};
@@ -28,6 +29,9 @@ const STDERR_LINE: usize = (16 << 10) - 1;
 
 /// Bytes that are kept of each text of a request until its tunnel ends.
 const TEXT_MOST: usize = 1 << 10;
+
+/// How long a log stays open that the configuration no longer has, for requests that began before. Tunnels may take longer.
+const LATE: Duration = Duration::from_secs(3600);
 
 /// Bytes of room for a line that a thread keeps. Lines are seldom longer.
 const KEPT: usize = 4 << 10;
@@ -67,6 +71,8 @@ pub struct AccessLog {
     texts: Box<[Field]>,
     /// The tunnels whose lines are to come.
     tunnels: AtomicUsize,
+    /// When the configuration has lost the log.
+    retired: OnceLock<Instant>,
     writer: Writer,
     /// The file that [`AccessLog::reopen`] opens again. None for another destination.
     path: Option<PathBuf>,
@@ -154,6 +160,7 @@ impl AccessLog {
         Ok(AccessLog {
             texts: texts.into(),
             tunnels: AtomicUsize::new(0),
+            retired: OnceLock::new(),
             has_site: has(Field::Site),
             has_id: has(Field::RequestId),
             has_times: has(Field::Times) || Phase::ALL.iter().copied().any(|phase| has(Field::Phase(phase))),
@@ -166,7 +173,8 @@ impl AccessLog {
     }
 
     /// Opens the file again after somebody has renamed or removed it. Lines that are not written yet, and all later
-    /// ones, go to the new file. Does nothing for a log that is not a file.
+    /// ones, go to the new file. Does nothing for a log that is not a file. One that only late requests may write to goes
+    /// on in the old file: a new one would be empty, as a rule.
     ///
     /// # Blocks the thread
     /// While the file is opened.
@@ -174,7 +182,8 @@ impl AccessLog {
     /// # Errors
     /// One line: why the file cannot be opened. The log then continues in the old file.
     pub fn reopen(&self) -> Result<(), String> {
-        if let Some(path) = &self.path {
+        let is_late = self.retired.get().is_some() && !self.has_tunnels();
+        if let Some(path) = self.path.as_ref().filter(|_| !is_late) {
             let file = writer::file(path).map_err(|error| format!("'{}': {error}", path.display()))?;
             self.writer.replace(file);
         }
@@ -275,8 +284,18 @@ impl AccessLog {
         });
     }
 
-    /// Whether the line of a tunnel is to come.
+    /// Notes that the configuration no longer has the log.
+    pub fn retire(&self) {
+        self.retired.get_or_init(Instant::now);
+    }
+
+    /// Whether lines may still come to a log that the configuration no longer has.
     pub fn is_awaited(&self) -> bool {
+        self.has_tunnels() || self.retired.get().is_none_or(|since| since.elapsed() < LATE)
+    }
+
+    /// Whether lines of tunnels are to come.
+    fn has_tunnels(&self) -> bool {
         self.tunnels.load(Relaxed) > 0
     }
 
@@ -288,7 +307,7 @@ impl AccessLog {
     /// Closes the log, and waits until the remaining lines are written.
     ///
     /// # Blocks the thread
-    /// Until every line is written, for a few seconds at most.
+    /// For a few seconds after the log was closed at most.
     pub fn finish(&self) {
         self.writer.finish();
     }

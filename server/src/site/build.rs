@@ -68,6 +68,11 @@ impl Parts {
         self.stores.iter().map(|(_, store)| store)
     }
 
+    /// Whether the configuration has the log of a label.
+    pub fn has_log(&self, label: u32) -> bool {
+        self.logs.iter().any(|(_, known, _)| *known == label)
+    }
+
     /// The handlers that a reload may keep.
     pub fn handlers(&self) -> impl Iterator<Item = &Arc<dyn Handler>> {
         self.handlers.iter().filter_map(|part| part.value.handler())
@@ -260,10 +265,15 @@ fn listeners(config: &Config, slots: &[usize]) -> (Vec<Option<Hosts>>, Vec<Optio
 /// Logs by the label that requests carry. `None` is a log that is off.
 type Logs = Vec<(u32, Option<Arc<AccessLog>>)>;
 
-/// Adds the logs of the old snapshot that tunnels of any earlier configuration write to at their end.
+/// The most logs of earlier configurations that stay open, besides those that the last reload has replaced.
+const LATE_MAX: usize = 64;
+
+/// Adds the logs of the old snapshot to which requests and tunnels of any earlier configuration write at their end.
 fn keep_awaited(logs: &mut Logs, old: &[(u32, Option<Arc<AccessLog>>)]) {
+    let most = logs.len() + LATE_MAX;
     for (label, log) in old {
-        if log.as_ref().is_some_and(|log| log.is_awaited()) && !logs.iter().any(|(known, _)| known == label) {
+        let is_awaited = log.as_ref().is_some_and(|log| log.is_awaited());
+        if is_awaited && logs.len() < most && !logs.iter().any(|(known, _)| known == label) {
             logs.push((*label, log.clone()));
         }
     }

@@ -214,6 +214,11 @@ impl Snapshot {
     /// used.
     pub fn start(&self) {
         self.parts.handlers().for_each(|handler| handler.start());
+        let late = self
+            .logs
+            .iter()
+            .filter(|(label, _)| *label != 0 && !self.parts.has_log(*label));
+        late.filter_map(|(_, log)| log.as_ref()).for_each(|log| log.retire());
     }
 
     /// Ends responses that never end by themselves.

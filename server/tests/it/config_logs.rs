@@ -8,7 +8,7 @@ use std::thread;
 
 use crate::config_check::{check, mistakes};
 use crate::support::sites::{Sites, send, wait_for};
-use crate::support::{DEADLINE, Signal, make_fifo};
+use crate::support::{Client, DEADLINE, Signal, make_fifo};
 use crate::upgrade::{echoes, echoing_backend, tunnel_over};
 use serde_json::Value;
 
@@ -547,6 +547,40 @@ fn the_line_of_a_tunnel_goes_to_its_log_after_two_reloads_and_a_rotation() {
     client.stream.shutdown(std::net::Shutdown::Write).unwrap();
     let line = line_with(&sites, "first", "/up");
     assert_eq!(line, format!("/up {} client", "a".repeat(1024)));
+}
+
+#[test]
+fn the_line_of_a_slow_response_goes_to_its_log_after_two_reloads() {
+    let backend = TcpListener::bind("127.0.0.1:0").unwrap();
+    let to = backend.local_addr().unwrap();
+    let (end, ended) = std::sync::mpsc::channel::<()>();
+    let backend = thread::spawn(move || {
+        let mut client = Client::over(backend.accept().unwrap().0);
+        client.receive_head_of_request();
+        client.send_raw(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n");
+        client.send_raw(&[b'a'; 50_000]);
+        ended.recv().unwrap();
+        client.send_raw(&[b'b'; 50_000]);
+    });
+    let text = |log: &str| {
+        let keys = format!("log = {{ file = \"{log}\", format = \"$path $bytes\" }}\n");
+        format!("{keys}{SITE}[[site.route]]\npath = \"/slow\"\nproxy = \"{to}\"\n{FILES}")
+    };
+    let sites = Sites::start(&text("first"));
+    let mut client = sites.connect();
+    send(&mut client, "GET", "x", "/slow", &[]);
+    assert_eq!(client.receive_head().status, 200);
+    for log in ["second", "third"] {
+        sites.reload(&text(log));
+    }
+    // Nobody reads a new file of a log that no configuration has any more.
+    let [file, rotated] = ["first", "first.1"].map(|name| sites.folder.join(name));
+    std::fs::rename(&file, rotated).unwrap();
+    sites.hang_up();
+    end.send(()).unwrap();
+    assert_eq!(line_with(&sites, "first.1", "/slow"), "/slow 100000");
+    assert!(!file.exists());
+    backend.join().unwrap();
 }
 
 /// Clients and support need the id of a WebSocket as that of any request.
