@@ -14,6 +14,7 @@ use crate::config::Bind;
 use crate::log::operator::Say;
 use crate::metrics::Admin;
 use crate::run::listeners::{Ending, clones};
+use crate::run::startup::Process;
 use crate::welcome::guard;
 
 /// The time that in-flight scrapes get at shutdown.
@@ -126,6 +127,11 @@ impl Running {
     /// Gives the socket file back.
     pub fn put_file(&mut self, file: SocketFile) {
         self.file = Some(file);
+    }
+
+    /// Takes over the socket file of the process before an upgrade, if there is one.
+    pub fn own_file(&mut self, process: &Process) {
+        self.file = self.file.take().or_else(|| process.socket_file(&self.bind));
     }
 
     /// Stops accepting and lets in-flight requests finish.

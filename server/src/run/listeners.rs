@@ -102,7 +102,7 @@ impl Bound {
         let server = server(config, settings, slot, &live, process)?;
         let is_new = matches!(given, Given::Nothing);
         let is_taken_over = matches!(given, Given::Inherited(_) | Given::Arrived(_));
-        let has_arrived = matches!(given, Given::Arrived(_));
+        let is_there = matches!(given, Given::Opened(_) | Given::Arrived(_));
         let file = match &settings.bind {
             Bind::Unix(path) => process.inside(path),
             _ => None,
@@ -128,7 +128,7 @@ impl Bound {
             drain: config.drain,
             live,
             file: match &file {
-                Some(file) if has_arrived => SocketFile::of(file),
+                Some(file) if is_there => SocketFile::of(file),
                 _ => listening.take_file(),
             },
             listening,
@@ -147,6 +147,11 @@ impl Bound {
     /// Whether it has made its socket file itself.
     pub fn has_file(&self) -> bool {
         self.file.is_some()
+    }
+
+    /// Keeps the socket file from being removed, because the process before an upgrade serves on it still.
+    pub fn leave_file(&mut self) {
+        self.file.take().into_iter().for_each(SocketFile::keep);
     }
 
     /// Takes over the socket file of another listener at this address.
@@ -343,6 +348,11 @@ impl Running {
     /// Gives the socket file back.
     pub fn put_file(&mut self, file: SocketFile) {
         self.file = Some(file);
+    }
+
+    /// Takes over the socket file of the process before an upgrade, if there is one.
+    pub fn own_file(&mut self, process: &Process) {
+        self.file = self.file.take().or_else(|| process.socket_file(&self.settings.bind));
     }
 
     /// Keeps the socket file from being removed, because the new process serves on it.

@@ -184,6 +184,7 @@ fn begin(sites: &mut Sites, listening: Vec<Bound>, requests: &Arc<Requests>) -> 
     let (upgrade, asked) = (sites.process.upgrade.clone(), Arc::clone(requests));
     let waits = osier::fiber::Builder::new().name("upgrade: alone");
     drop(waits.spawn(move || {
+    sites.own_files();
         upgrade.wait_until_alone();
         asked.add(Asked::Alone);
     }));

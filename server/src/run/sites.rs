@@ -100,7 +100,13 @@ impl Sites {
     ) -> Result<(Sites, Vec<Bound>), Failure> {
         let mut bound = Vec::new();
         for ((slot, settings), given) in config.listeners.iter().enumerate().zip(opened.listeners) {
-            bound.push(Bound::new(&config, settings, slot, given, &process)?);
+            let has_arrived = matches!(given, Given::Arrived(_));
+            let mut new = Bound::new(&config, settings, slot, given, &process)?;
+            if has_arrived {
+                // This process may still fail, and then the old one goes on there.
+                new.leave_file();
+            }
+            bound.push(new);
         }
         let mut resources = Resources {
             handlers: handler::Resources {
@@ -114,11 +120,16 @@ impl Sites {
             certificates: Arc::clone(&process.certificates),
         };
         let mut serving = None;
-        if let (Some(settings), Some(listeners)) = (&config.admin, opened.admin) {
+        if let (Some(settings), Some(given)) = (&config.admin, opened.admin) {
+            let sockets = match given {
+                Given::Opened(sockets) => (sockets, process.socket_file(&settings.bind)),
+                Given::Arrived(sockets) | Given::Inherited(sockets) => (sockets, None),
+                Given::Nothing => (Vec::new(), None),
+            };
             let admin = resources
                 .admin
                 .insert(new_admin(&process, &resources.handlers.connections));
-            let bound = admin::Bound::new(admin, &settings.bind, (listeners, None), &process.say, &process.upgrade)?;
+            let bound = admin::Bound::new(admin, &settings.bind, sockets, &process.say, &process.upgrade)?;
             serving = Some(bound.accept(None, &process.say));
         }
         let slots: Vec<usize> = (0..bound.len()).collect();
@@ -145,6 +156,16 @@ impl Sites {
         let running = bound.into_iter().map(|bound| bound.accept(&self.live));
         self.running.extend(running);
         self.recount();
+    }
+
+    /// Takes over the files of Unix sockets, once no other process serves on them.
+    pub fn own_files(&mut self) {
+        for running in &mut self.running {
+            running.own_file(&self.process);
+        }
+        if let Some(admin) = &mut self.admin {
+            admin.own_file(&self.process);
+        }
     }
 
     /// Updates the list of connections that metrics and the welcome site read.

@@ -73,7 +73,7 @@ pub struct Opened {
     /// Sockets of each `[[listen]]`, in their order. Nothing for a listener that can be bound later.
     pub listeners: Vec<Given>,
     /// Sockets of `[admin]`.
-    pub admin: Option<Vec<Listener>>,
+    pub admin: Option<Given>,
 }
 
 /// The sockets for a listener.
@@ -228,6 +228,7 @@ fn open_listeners(
     let mut refused = None;
     for (index, listener) in config.listeners.iter().enumerate() {
         let bind = &listener.bind;
+    let ids = privileges.and_then(Privileges::ids);
         if let Some(arrived) = process.upgrade.listeners(&bind.to_string()) {
             listeners.push(Given::Arrived(arrived));
             continue;
@@ -247,18 +248,21 @@ fn open_listeners(
             Err(why) => return Err(why),
         }
         if let Bind::Unix(path) = bind {
-            give_socket_file(path, listener.mode, privileges.and_then(Privileges::ids))?;
+            give_socket_file(path, listener.mode, ids)?;
         }
     }
     if let Some(index) = refused {
         config.remove_listener(index);
     }
-    let admin = config.admin.as_ref().map(|admin| {
-        let arrived = process.upgrade.listeners(&admin.bind.to_string());
-        arrived.map_or_else(
-            || open_sockets(&admin.bind, spelling.admin, process, workers, sockets),
-            Ok,
-        )
+    let admin = config.admin.as_ref().map(|admin| -> Result<Given, Reason> {
+        if let Some(arrived) = process.upgrade.listeners(&admin.bind.to_string()) {
+            return Ok(Given::Arrived(arrived));
+        }
+        let opened = open_sockets(&admin.bind, spelling.admin, process, workers, sockets)?;
+        if let Bind::Unix(path) = &admin.bind {
+            give_socket_file(path, None, ids)?;
+        }
+        Ok(Given::Opened(opened))
     });
     let admin = admin.transpose()?;
     Ok(Opened { listeners, admin })

@@ -396,6 +396,28 @@ fn a_unix_socket_belongs_to_the_user_whom_the_server_becomes() {
 }
 
 /// The user of the server may write into the folder of a log. A link that it has left there must not make root give the target
+#[test]
+fn the_files_of_unix_sockets_go_at_the_end() {
+    let listen = "[admin]\naddress = \"unix:HERE/logs/admin.sock\"\n[[listen]]\naddress = \"127.0.0.1:0\"\n\
+         [[listen]]\naddress = \"unix:HERE/logs/o.sock\"\n";
+    let Some(mut sites) = as_nobody(listen) else { return };
+    let files = ["logs/admin.sock", "logs/o.sock"].map(|name| sites.folder.join(name));
+    for file in &files {
+        let found = fs::metadata(file).unwrap();
+        assert_eq!((found.uid(), found.gid()), (65534, 65534), "{}", file.display());
+    }
+    sites.server.signal(Signal::TERM);
+    assert!(sites.server.wait().success());
+    assert!(files.iter().all(|file| !file.exists()), "{}", sites.said());
+    // The same as the user who has started it.
+    let here = sites.folder.path().display().to_string();
+    let mut sites = Sites::start(&format!("{}{SITE}", listen.replace("HERE", &here)));
+    assert!(files.iter().all(|file| file.exists()));
+    sites.server.signal(Signal::TERM);
+    assert!(sites.server.wait().success());
+    assert!(files.iter().all(|file| !file.exists()), "{}", sites.said());
+}
+
 /// away at the next start.
 #[test]
 fn root_gives_away_nothing_that_the_links_of_others_lead_to() {

@@ -144,6 +144,29 @@ fn a_shutdown_of_the_old_process_leaves_the_new_one_and_its_files() {
 }
 
 #[test]
+#[test]
+fn a_new_process_that_cannot_start_leaves_the_files_of_unix_sockets() {
+    let text = format!("{}{UNIX}", file("[admin]\naddress = \"unix:admin\"", "x"));
+    let mut sites = Serving::start(&text);
+    let files = ["socket", "admin"].map(|name| sites.0.folder.join(name));
+    // It fails once it has taken over the others.
+    fs::create_dir(sites.0.folder.join("taken")).unwrap();
+    let more = format!("{text}[[listen]]\naddress = \"unix:taken\"\n");
+    fs::write(sites.0.folder.join("site.toml"), more).unwrap();
+    let said = sites.fail();
+    assert!(said.contains("cannot take over: "), "{said}");
+    ask_unix(&mut UnixStream::connect(&files[0]).unwrap());
+    assert!(files[1].exists());
+    // The process that takes over removes them at its end.
+    fs::write(sites.0.folder.join("site.toml"), text).unwrap();
+    sites.upgrade();
+    sites.first_has_ended();
+    ask_unix(&mut UnixStream::connect(&files[0]).unwrap());
+    assert!(files[1].exists());
+    sites.signal(Signal::TERM);
+    wait_for("the end of the files", || files.iter().all(|file| !file.exists()));
+}
+
 fn a_shutdown_of_the_new_process_ends_the_old_one() {
     let backend = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut sites = Serving::start(&with_backend(&backend, ""));
