@@ -172,9 +172,14 @@ impl Notify {
         Ok(Some(Duration::from_micros(number)))
     }
 
-    /// Reports that the shutdown has begun.
-    pub fn stopping(&self, status: &str) {
-        self.send(&format!("STOPPING=1\nSTATUS={}", line(status)));
+    /// Reports that the shutdown has begun, and how long it takes at most. The manager waits that long even if that is
+    /// more than `TimeoutStopSec=` of the unit.
+    pub fn stopping(&self, status: &str, most: Duration) {
+        let micros = most.as_micros();
+        self.send(&format!(
+            "STOPPING=1\nEXTEND_TIMEOUT_USEC={micros}\nSTATUS={}",
+            line(status)
+        ));
     }
 
     /// Sends a message. The socket does not block: a manager that does not read loses the message.
@@ -377,8 +382,8 @@ mod tests {
             heard(),
             "STATUS=the upgrade failed, the old process goes on: no program"
         );
-        notify.stopping("");
-        assert_eq!(heard(), "STOPPING=1\nSTATUS=");
+        notify.stopping("", Duration::from_millis(1500));
+        assert_eq!(heard(), "STOPPING=1\nEXTEND_TIMEOUT_USEC=1500000\nSTATUS=");
         // A manager that does not read blocks nobody.
         (0..10_000).for_each(|_| notify.ready("more"));
     }

@@ -26,6 +26,7 @@ use std::mem;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 
 use osier_tls::Tickets;
 use osier_web::Level;
@@ -59,6 +60,9 @@ const CACHE_COMPRESSED: usize = 64 << 20;
 const CACHE_ENTRIES: usize = 8192;
 /// The most large files that each worker holds open for each route.
 const CACHE_FILES: usize = 256;
+
+/// The longest time that the end takes after `drain`: the last requests of `[admin]`, and logs whose outputs are stuck.
+const LAST_STEPS: Duration = Duration::from_secs(15);
 
 /// The remedy for a folder that cannot be served.
 const HINT: &str = "give a folder, or a configuration file; see osier --help";
@@ -180,15 +184,15 @@ fn begin(sites: &mut Sites, listening: Vec<Bound>, requests: &Arc<Requests>) -> 
     sites.process.upgrade.wait_for_turn().map_err(gone)?;
     announce(sites, &listening);
     sites.accept(listening);
+    sites.own_files();
     sites.process.upgrade.adopt_connections();
     let (upgrade, asked) = (sites.process.upgrade.clone(), Arc::clone(requests));
     let waits = osier::fiber::Builder::new().name("upgrade: alone");
     drop(waits.spawn(move || {
-    sites.own_files();
         upgrade.wait_until_alone();
         asked.add(Asked::Alone);
     }));
-    watchdog::start(&sites.process.notify)?;
+    sites.process.watchdog.start(&sites.process.notify)?;
     memory::keep(
         mem::take(&mut sites.process.memory),
         &sites.process.totals,
@@ -264,10 +268,14 @@ fn serve_requests(mut sites: Sites, requests: &Arc<Requests>) -> End {
                     sites.say_not_upgraded(&why, upgrading.is_busy());
                 }
             }
-            Asked::TakenOver => sites.give_up(|bind| upgrading.gives_up(bind)),
+            Asked::TakenOver => {
+                sites.process.watchdog.silence();
+                sites.give_up(|bind| upgrading.gives_up(bind));
+            }
             Asked::HandedOver => match upgrading.end() {
                 Ok(()) => return sites.end_after_upgrade(|bind| upgrading.takes(bind)),
                 Err(why) => {
+                    sites.process.watchdog.resume();
                     sites.regain(upgrading.take_files());
                     sites.say_not_upgraded(&why, upgrading.is_busy());
                 }
@@ -283,7 +291,8 @@ fn serve_requests(mut sites: Sites, requests: &Arc<Requests>) -> End {
 fn shut_down(mut sites: Sites) -> End {
     // An old process would take the end of this one for a failure.
     sites.process.upgrade.stopping();
-    sites.process.notify.stopping("finishing in-flight requests");
+    let most = sites.config.drain + LAST_STEPS;
+    sites.process.notify.stopping("finishing in-flight requests", most);
     sites.announce_end();
     if let Some(file) = sites.process.pid_file.take() {
         file.remove();

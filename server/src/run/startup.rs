@@ -37,6 +37,7 @@ use crate::reader::Reason;
 use super::arrival::{self, Confinement};
 use super::memory;
 use super::paths::{give_files, move_inside, report_unreadable, touched, warn_of_kept};
+use super::watchdog::Watchdog;
 
 /// The time after which a key of this process seals no new session tickets.
 const TICKET_KEYS_CHANGE: Duration = Duration::from_secs(12 * 3600);
@@ -53,6 +54,7 @@ pub struct Process {
     pub totals: Arc<Totals>,
     /// The memory limit, until the fiber that keeps to it has started.
     pub memory: memory::Found,
+    pub watchdog: Watchdog,
     pub certificates: Arc<Certificates>,
     /// The keys of session tickets. All listeners share them, also after reloads.
     pub tickets: Tickets,
@@ -226,9 +228,9 @@ fn open_listeners(
     let spelling = process.spelling;
     let mut listeners = Vec::new();
     let mut refused = None;
+    let ids = privileges.and_then(Privileges::ids);
     for (index, listener) in config.listeners.iter().enumerate() {
         let bind = &listener.bind;
-    let ids = privileges.and_then(Privileges::ids);
         if let Some(arrived) = process.upgrade.listeners(&bind.to_string()) {
             listeners.push(Given::Arrived(arrived));
             continue;
@@ -439,6 +441,7 @@ impl Process {
             // Both open files of the system, which Landlock and a root folder hide.
             totals: Arc::new(Totals::new(workers)),
             memory: memory::Found::find(config.memory),
+            watchdog: Watchdog::default(),
             upgrade,
             pid_file: None,
             confinement: Confinement::of(config),

@@ -5,6 +5,7 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::os::unix::process::CommandExt;
+use std::time::Duration;
 
 use rustix::process::{Pid, kill_process};
 
@@ -144,7 +145,6 @@ fn a_shutdown_of_the_old_process_leaves_the_new_one_and_its_files() {
 }
 
 #[test]
-#[test]
 fn a_new_process_that_cannot_start_leaves_the_files_of_unix_sockets() {
     let text = format!("{}{UNIX}", file("[admin]\naddress = \"unix:admin\"", "x"));
     let mut sites = Serving::start(&text);
@@ -167,6 +167,7 @@ fn a_new_process_that_cannot_start_leaves_the_files_of_unix_sockets() {
     wait_for("the end of the files", || files.iter().all(|file| !file.exists()));
 }
 
+#[test]
 fn a_shutdown_of_the_new_process_ends_the_old_one() {
     let backend = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut sites = Serving::start(&with_backend(&backend, ""));
@@ -200,6 +201,38 @@ fn a_shutdown_ends_the_processes_of_all_earlier_upgrades() {
     sites.first_has_ended();
     // Nobody has the port any more.
     TcpListener::bind(sites.0.addresses[0]).unwrap();
+}
+
+/// The service manager takes notifications of every process of the service.
+#[test]
+fn the_old_process_does_not_hide_from_the_watchdog_that_the_new_one_is_stuck() {
+    let backend = TcpListener::bind("127.0.0.1:0").unwrap();
+    let folder = Sites::folder();
+    let manager = UnixDatagram::bind(folder.join("notify")).unwrap();
+    let path = folder.join("notify");
+    let mut sites = Serving::start_with(folder, &with_backend(&backend, ""), |command| {
+        command.env("NOTIFY_SOCKET", path).env("WATCHDOG_USEC", "300000");
+    });
+    let mut in_flight = InFlight::begin(&sites, &backend);
+    let new = sites.upgrade();
+    kill(new, Signal::STOP);
+    // The last notifications of both. Then ten times the pause between two.
+    manager.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
+    let sent = (0..50).take_while(|_| manager.recv(&mut [0; 2000]).is_ok()).count();
+    assert!(sent < 50, "the old process goes on");
+    kill(new, Signal::KILL);
+    // It is the service again.
+    manager.set_read_timeout(Some(DEADLINE)).unwrap();
+    let heard = || {
+        let mut buffer = [0; 2000];
+        let count = manager.recv(&mut buffer).unwrap();
+        buffer[..count].to_vec()
+    };
+    sites.0.wait_until_said("this process goes on serving");
+    while heard() != b"WATCHDOG=1" {}
+    assert!(in_flight.end());
+    sites.signal(Signal::TERM);
+    sites.first_has_ended();
 }
 
 #[test]
