@@ -22,6 +22,7 @@ mod run;
 mod site;
 mod welcome;
 
+use std::fmt;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -39,7 +40,7 @@ fn main() -> ExitCode {
             return ExitCode::SUCCESS;
         }
         Err(cli::Exit { text, status }) => {
-            eprintln!("{text}");
+            say(format_args!("{text}"));
             return ExitCode::from(status);
         }
     };
@@ -52,18 +53,20 @@ fn main() -> ExitCode {
     };
     if file.is_dir() {
         let folder = file.display();
-        eprintln!("osier: {folder} is a folder; check takes a configuration file; see osier --help");
+        say(format_args!(
+            "osier: {folder} is a folder; check takes a configuration file; see osier --help"
+        ));
         return ExitCode::from(2);
     }
     match config::load(&file, None) {
         Ok(config::Loaded { mut config, warnings }) => {
             if let Some(warnings) = &warnings {
-                eprintln!("{warnings}");
+                say(format_args!("{warnings}"));
             }
             let mut found = run::unreadable_to_user(&mut config, &file);
             found.extend(config::htaccess::served(&config));
             for text in &found {
-                eprintln!("{}: warning: {text}", file.display());
+                say(format_args!("{}: warning: {text}", file.display()));
             }
             if strict && (warnings.is_some() || !found.is_empty()) {
                 return ExitCode::from(2);
@@ -72,10 +75,15 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }
         Err(report) => {
-            eprintln!("{report}");
+            say(format_args!("{report}"));
             ExitCode::from(2)
         }
     }
+}
+
+/// Writes a line to standard error. Goes on without it if the reader of the pipe is gone.
+fn say(line: fmt::Arguments<'_>) {
+    let _ = writeln!(std::io::stderr(), "{line}");
 }
 
 /// Prints where the internal authority's root certificate is.
@@ -83,7 +91,7 @@ fn trust(file: Option<PathBuf>) -> ExitCode {
     let configured = match file.map(|file| config::load(&file, None)).transpose() {
         Ok(loaded) => loaded.and_then(|loaded| loaded.config.state),
         Err(report) => {
-            eprintln!("{report}");
+            say(format_args!("{report}"));
             return ExitCode::from(2);
         }
     };
@@ -95,7 +103,7 @@ fn trust(file: Option<PathBuf>) -> ExitCode {
             ExitCode::SUCCESS
         }
         Err(why) => {
-            eprintln!("osier: {why}");
+            say(format_args!("osier: {why}"));
             ExitCode::from(2)
         }
     }
@@ -106,7 +114,7 @@ fn top(address: &str, once: bool) -> ExitCode {
     match metrics::top::run(address, once) {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => {
-            eprintln!("osier: {why}");
+            say(format_args!("osier: {why}"));
             ExitCode::from(2)
         }
     }
@@ -120,11 +128,11 @@ fn upgrade(of: &Path) -> ExitCode {
             ExitCode::SUCCESS
         }
         Err(run::Failure::Mistakes(report)) => {
-            eprintln!("{report}");
+            say(format_args!("{report}"));
             ExitCode::from(2)
         }
         Err(run::Failure::Start(why)) => {
-            eprintln!("osier: {why}");
+            say(format_args!("osier: {why}"));
             ExitCode::from(2)
         }
     }
@@ -133,8 +141,8 @@ fn upgrade(of: &Path) -> ExitCode {
 fn serve(origin: Origin) -> ExitCode {
     match run::run(origin) {
         Ok(()) => return ExitCode::SUCCESS,
-        Err(run::Failure::Mistakes(report)) => eprintln!("{report}"),
-        Err(run::Failure::Start(why)) => eprintln!("osier: {why}"),
+        Err(run::Failure::Mistakes(report)) => say(format_args!("{report}")),
+        Err(run::Failure::Start(why)) => say(format_args!("osier: {why}")),
     }
     ExitCode::from(2)
 }

@@ -271,6 +271,16 @@ impl Entry {
             report: String::new(),
         }
     }
+
+    /// The entry with so many lines of its report, and one that says how many more there are.
+    fn shortened(&self, most: usize) -> Entry {
+        let mut lines: Vec<&str> = self.report.lines().collect();
+        let more = lines.split_off(most).len();
+        let tail = format!("... {}: run 'osier check'", more_lines(more as u64));
+        lines.push(&tail);
+        let report = lines.join("\n");
+        Entry { report, ..self.clone() }
+    }
 }
 
 impl<W: AsFd> Log<W> {
@@ -389,6 +399,12 @@ impl<W: AsFd> Log<W> {
     fn write(&mut self, entry: &Entry, time: Duration) -> bool {
         let mut lines = Vec::new();
         self.format(&mut lines, entry, time, None);
+        let mut most = entry.report.lines().count();
+        while lines.len() > LONGEST && most > 0 {
+            most = (most * LONGEST / lines.len()).min(most - 1);
+            lines.clear();
+            self.format(&mut lines, &entry.shortened(most), time, None);
+        }
         cut_lines(&mut lines);
         self.stream.put(&lines)
     }
@@ -428,11 +444,11 @@ impl<W: AsFd> Log<W> {
             lines.extend_from_slice(b"osier: ");
         }
         lines.extend_from_slice(text.as_bytes());
+        // The priority for the journal stands before the line, and the line feed after it.
+        cut(lines, begin, LONGEST - "<3>".len() - 1);
         if !is_split && !entry.report.is_empty() {
             put(lines, format_args!("\n{}", entry.report.trim_end()));
         }
-        // The priority for the journal stands before the line, and the line feed after it.
-        cut(lines, begin, LONGEST - "<3>".len() - 1);
         lines.push(b'\n');
     }
 
@@ -442,27 +458,27 @@ impl<W: AsFd> Log<W> {
             lines,
             format_args!("{{\"time\":\"{}\",\"level\":\"{}\"", Rfc3339(time), name(entry.level)),
         );
-        let mut member = |name: &str, value: &str, most: usize| {
+        let begin_member = |lines: &mut Vec<u8>, name: &str, value: &str, most: usize| {
             put(lines, format_args!(",\"{name}\":\""));
             // Escapes make the object longer than the text.
             let mut escaped = Vec::new();
             escape_json(&mut escaped, value.as_bytes());
             cut_escaped(&mut escaped, most);
             lines.extend_from_slice(&escaped);
-            lines.push(b'"');
         };
         for (name, value) in &entry.about {
-            member(name, value, LONGEST / 8);
+            begin_member(lines, name, value, LONGEST / 8);
+            lines.push(b'"');
         }
-        match is_split || entry.report.is_empty() {
-            true => member("text", text, LONGEST / 2),
-            false => member("text", &format!("{text}\n{}", entry.report.trim_end()), LONGEST / 2),
+        begin_member(lines, "text", text, LONGEST / 2);
+        if !is_split && !entry.report.is_empty() {
+            escape_json(lines, format!("\n{}", entry.report.trim_end()).as_bytes());
         }
-        lines.extend_from_slice(b"}\n");
+        lines.extend_from_slice(b"\"}\n");
     }
 }
 
-/// Shortens a line with its report to what a pipe takes at once.
+/// Shortens a line to what a pipe takes at once.
 fn cut_lines(lines: &mut Vec<u8>) {
     if lines.len() > LONGEST {
         let end = lines[..LONGEST].iter().rposition(|&byte| byte == b'\n');
@@ -736,6 +752,50 @@ mod tests {
             let line = read(&mut reader);
             assert!(line.len() <= LONGEST, "{}", line.len());
             serde_json::from_str::<serde_json::Value>(&line).unwrap_or_else(|error| panic!("{error}: {line}"));
+        }
+    }
+
+    #[test]
+    fn only_standard_error_has_a_report_in_part_and_says_so() {
+        let (mut log, mut reader) = log();
+        let mistakes: String = (1..=60)
+            .map(|n| format!("site.toml:{n}:1: {}\n", "\"x".repeat(40)))
+            .collect();
+        let line = Line {
+            level: Level::Error,
+            about: About::default(),
+            text: format_args!("site.toml has mistakes:"),
+            report: &mistakes,
+        };
+        let is_whole = |text: &str| {
+            let shown = text.matches("site.toml:").count();
+            let more = format!("... {} more lines: run 'osier check'", 60 - shown);
+            assert!(shown > 15 && text.contains(&more), "{text}");
+        };
+        for in_journal in [false, true] {
+            log.in_journal = in_journal;
+            log.say(&line, Instant::now());
+            let text = read(&mut reader);
+            assert!(text.len() <= LONGEST && text.ends_with("'osier check'\n"), "{text}");
+            is_whole(&text);
+        }
+        log.in_journal = false;
+        log.settings.json = true;
+        log.say(&line, Instant::now());
+        let text = read(&mut reader);
+        assert!(text.len() <= LONGEST, "{}", text.len());
+        let object: serde_json::Value = serde_json::from_str(&text).unwrap();
+        is_whole(object["text"].as_str().unwrap());
+        let folder = Folder::new();
+        let path = folder.join("errors");
+        for json in [false, true] {
+            log.settings.json = json;
+            log.queue = Queue::open(&To::File(path.clone())).unwrap();
+            log.say(&line, Instant::now());
+            log.queue.take().unwrap().writer.finish();
+            let text = std::fs::read_to_string(&path).unwrap();
+            assert!(text.matches("site.toml:").count() == 60, "{text}");
+            std::fs::remove_file(&path).unwrap();
         }
     }
 

@@ -24,17 +24,25 @@ pub struct PidFile {
     /// The path inside of the root folder. `None` for a file outside.
     path: Option<PathBuf>,
     file: File,
+    /// Whether this process has made the file.
+    is_new: bool,
 }
 
 impl PidFile {
-    /// Opens the file, or creates it. Writes nothing yet: the server may still fail to start.
+    /// Opens the file, or creates it. Writes nothing yet: the server may still fail to start. A drop then removes the file
+    /// that it has made.
     ///
     /// # Errors
     /// `ResourceBusy` if another server uses the file. Those of [`handed::open_to_write`].
     pub fn open(path: PathBuf) -> io::Result<PidFile> {
+        let is_new = path.symlink_metadata().is_err();
         let file = handed::open_to_write(&path)?;
         match lock(&file) {
-            true => Ok(PidFile { path: Some(path), file }),
+            true => Ok(PidFile {
+                path: Some(path),
+                file,
+                is_new,
+            }),
             false => Err(io::ErrorKind::ResourceBusy.into()),
         }
     }
@@ -43,7 +51,8 @@ impl PidFile {
     pub fn inherited(file: OwnedFd, path: Option<PathBuf>) -> PidFile {
         let file: File = file.into();
         let _ = lock(&file);
-        PidFile { path, file }
+        let is_new = false;
+        PidFile { path, file, is_new }
     }
 
     /// Notes that the root folder of this process has changed, and where the file lies there.
@@ -72,20 +81,31 @@ impl PidFile {
 
     /// Removes the file, or empties it if this process may not remove it. Another file of the same name stays.
     pub fn remove(self) {
-        let own = self.file.metadata().map(|own| (own.dev(), own.ino())).ok();
-        let is_own = |path: &PathBuf| {
-            path.metadata()
-                .is_ok_and(|found| Some((found.dev(), found.ino())) == own)
-        };
-        let removed = self
-            .path
-            .filter(is_own)
-            .is_some_and(|path| fs::remove_file(path).is_ok());
-        if !removed {
+        if !self.unlink() {
             let _ = self.file.set_len(0);
         }
         // The process before an upgrade may still have the file open.
         let _ = flock(&self.file, FlockOperation::Unlock);
+    }
+
+    /// Removes the file, unless its name belongs to another one. Returns whether it is removed.
+    fn unlink(&self) -> bool {
+        let own = self.file.metadata().map(|own| (own.dev(), own.ino())).ok();
+        let is_own = |path: &&PathBuf| {
+            path.metadata()
+                .is_ok_and(|found| Some((found.dev(), found.ino())) == own)
+        };
+        let path = self.path.as_ref().filter(is_own);
+        path.is_some_and(|path| fs::remove_file(path).is_ok())
+    }
+}
+
+impl Drop for PidFile {
+    /// Removes a file that nothing has been written to.
+    fn drop(&mut self) {
+        if self.is_new && self.file.metadata().is_ok_and(|found| found.len() == 0) {
+            self.unlink();
+        }
     }
 }
 
@@ -121,6 +141,21 @@ mod tests {
         assert_eq!(fs::read_to_string(&path).unwrap(), "43\n");
         drop(other);
         assert!(PidFile::open(path).is_ok(), "what a crash leaves stops nobody");
+    }
+
+    #[test]
+    fn a_start_that_fails_leaves_no_file_of_its_own() {
+        let folder = Folder::new();
+        let path = folder.join("pid");
+        drop(PidFile::open(path.clone()).unwrap());
+        assert!(!path.exists());
+        let written = PidFile::open(path.clone()).unwrap();
+        written.write(42).unwrap();
+        drop(written);
+        assert!(path.exists(), "a crash");
+        let mine = folder.write("mine", "");
+        drop(PidFile::open(mine.clone()).unwrap());
+        assert!(mine.exists());
     }
 
     #[test]

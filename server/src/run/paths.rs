@@ -90,11 +90,13 @@ pub fn move_inside(config: &mut Config, root: &Path) {
     for route in config.sites.iter_mut().flat_map(|site| &mut site.routes) {
         route.handler.before_chroot();
     }
-    for (_, path) in touched(config) {
+    let enter = |path: &mut PathBuf| {
         if let Some(inside) = inside(Some(root), path) {
             *path = inside;
         }
-    }
+    };
+    touched(config).into_iter().for_each(|(_, path)| enter(path));
+    config.state.iter_mut().for_each(enter);
 }
 
 /// Warns about folders that this process cannot read any more. The check of the configuration ran with all privileges.

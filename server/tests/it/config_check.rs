@@ -42,6 +42,16 @@ const ROUTE: &str = "[[site.route]]\nfiles = \"www\"\n";
 pub const HANDLERS: &str = "files, fastcgi, proxy, redirect, respond, rewrite, chat, welcome";
 
 #[test]
+fn a_reader_that_has_gone_does_not_change_the_status() {
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let (status, printed) = check_with(&format!("{SITE}wrong = 1\n"), |command| {
+        command.stderr(writer);
+    });
+    assert_eq!((status, &*printed), (2, ""));
+}
+
+#[test]
 fn a_good_file_is_counted() {
     for (text, summary) in [
         (format!("{SITE}{ROUTE}"), "1 site, 1 route, 1 listener"),

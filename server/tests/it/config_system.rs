@@ -396,7 +396,6 @@ fn a_unix_socket_belongs_to_the_user_whom_the_server_becomes() {
     assert_eq!(found().unwrap(), (65534, 65534, 0o660));
 }
 
-/// The user of the server may write into the folder of a log. A link that it has left there must not make root give the target
 #[test]
 fn the_files_of_unix_sockets_go_at_the_end() {
     let listen = "[admin]\naddress = \"unix:HERE/logs/admin.sock\"\n[[listen]]\naddress = \"127.0.0.1:0\"\n\
@@ -419,6 +418,7 @@ fn the_files_of_unix_sockets_go_at_the_end() {
     assert!(files.iter().all(|file| !file.exists()), "{}", sites.said());
 }
 
+/// The user of the server may write into the folder of a log. A link that it has left there must not make root give the target
 /// away at the next start.
 #[test]
 fn root_gives_away_nothing_that_the_links_of_others_lead_to() {
@@ -641,13 +641,14 @@ fn a_root_folder_without_one_for_temporary_files_is_told_at_the_start() {
 
 #[test]
 fn a_reload_in_another_root_folder_finds_what_lies_there() {
-    let Some(sites) = as_nobody("chroot = \"HERE\"\nlandlock = false\n") else {
+    let Some(sites) = as_nobody("chroot = \"HERE\"\nlandlock = false\nstate = \"HERE/state\"\n") else {
         return;
     };
     let here = sites.folder.path().display().to_string();
     let file = |route: &str| {
         format!(
-            "user = \"65534\"\ngroup = \"65534\"\nchroot = \"{here}\"\nlandlock = false\n[log]\nfile = \"{here}/logs/access\"\n\
+            "user = \"65534\"\ngroup = \"65534\"\nchroot = \"{here}\"\nlandlock = false\nstate = \"{here}/state\"\n\
+             [log]\nfile = \"{here}/logs/access\"\n\
              [[site]]\ndefault = true\n[[site.route]]\npath = \"/new\"\n{route}\n[[site.route]]\nfiles = \"{here}/www\"\n"
         )
     };
