@@ -234,7 +234,7 @@ fn each_of_several_authentication_servers_renews_its_cookie() {
     let cookies: Vec<&str> = reply
         .head
         .lines()
-        .filter_map(|line| line.to_ascii_lowercase().starts_with("set-cookie").then_some(line))
+        .filter(|line| line.to_ascii_lowercase().starts_with("set-cookie"))
         .filter_map(|line| line.split_once(": "))
         .map(|(_, value)| value)
         .collect();
