@@ -18,7 +18,8 @@ pub struct Limits {
     pub bytes: usize,
     /// Open descriptors.
     pub files: usize,
-    /// Bytes of the encoded forms that the server makes. With 0, or less than a few kilobytes, it makes none.
+    /// Bytes of the encoded forms that the server makes. With less than 2 KiB it makes none. A form takes 1 KiB besides its bytes, and half
+    /// of the store at most: with fewer places than there are popular files, requests make forms that are thrown away.
     pub compressed: usize,
 }
 

@@ -119,7 +119,8 @@ pub struct Options {
     /// Origins whose pages may connect.
     pub origins: Origins,
     /// Maximum frames queued for a client that does not take what is sent, in callback style; 64 by default. Under
-    /// [`Policy::Disconnect`], 64 times as many may be queued for one that does, so that no burst disconnects it. A single callback may
+    /// [`Policy::Disconnect`], 64 times as many, but no more than 4,096 or this bound, may be queued for one that does, so that no
+    /// burst disconnects it. A single callback may
     /// not send more even then: [`Frame::joined`] makes one frame of many messages.
     pub queue: usize,
     /// Policy for a frame that finds the queue full; [`Policy::Disconnect`] by default.

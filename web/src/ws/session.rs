@@ -43,6 +43,9 @@ const BATCH: usize = 32;
 /// How many queues full of frames a client may have that has refused no write, before it is disconnected.
 const BURSTS: usize = 64;
 
+/// The most frames that this makes of a queue that is shorter.
+const BURST: usize = 4096;
+
 /// Callbacks of a WebSocket in callback style: see
 /// [`Options::upgrade_dormant`](super::Options::upgrade_dormant).
 ///
@@ -218,7 +221,7 @@ pub(super) struct Session<C: Callbacks> {
 /// The bounds of a queue, in frames.
 #[derive(Clone, Copy, Debug)]
 struct Bounds {
-    /// While the client refuses what is written.
+    /// How many more the client may have while it refuses what is written.
     refused: usize,
     /// While it takes everything.
     taken: usize,
@@ -227,10 +230,15 @@ struct Bounds {
 impl Bounds {
     fn new(bound: usize, policy: Policy) -> Bounds {
         let taken = match policy {
-            Policy::Disconnect => bound.max(1).saturating_mul(BURSTS),
+            Policy::Disconnect => bound.max(1).saturating_mul(BURSTS).min(BURST.max(bound)),
             Policy::DropOldest | Policy::DropNewest => bound,
         };
         Bounds { refused: bound, taken }
+    }
+
+    /// The bound from the first refused write on: `queued` frames have come before it.
+    fn on_refusal(self, queued: usize) -> usize {
+        (queued + self.refused).min(self.taken)
     }
 }
 
@@ -451,8 +459,9 @@ impl<C: Callbacks> Session<C> {
         let (queue, bounds) = (&self.queue, self.bounds);
         let was_refused = Cell::new(self.is_refused);
         let refused = || {
-            was_refused.set(true);
-            queue.set_bound(bounds.refused);
+            if !was_refused.replace(true) {
+                queue.set_bound(bounds.on_refusal(queue.len()));
+            }
         };
         let written = osier::fiber::before_suspend(&refused, || batch.flush(io));
         written.map_err(|error| self.failed(io, &error))?;
@@ -484,7 +493,7 @@ impl<C: Callbacks> Session<C> {
         if !is_sent {
             self.unsent = Some(Box::new(Outbox::begun(frame, sent)));
             self.is_refused = true;
-            self.queue.set_bound(self.bounds.refused);
+            self.queue.set_bound(self.bounds.on_refusal(self.queue.len()));
         }
         is_sent
     }

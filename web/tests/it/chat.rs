@@ -330,18 +330,3 @@ fn a_burst_of_lines_from_another_server_disconnects_no_guest() {
         assert_eq!(next_of(&mut bob, "line")["text"], n.to_string());
     }
 }
-
-#[test]
-fn only_a_handshake_takes_a_seat() {
-    let site = chat_site(Options {
-        rooms: 1,
-        rooms_per_client: 1,
-        ..Options::default()
-    });
-    let _ada = enter(&site, "full", "Ada");
-    // It would be refused by 429 for its room.
-    assert_eq!(site.get("/chat?room=another").status, 400);
-    let foreign = handshake("/chat?room=another").replace("Host: test", "Host: test\r\nOrigin: https://example.org");
-    assert_eq!(site.ask(&foreign).status, 403);
-    assert_eq!(site.ask(&handshake("/chat?room=another")).status, 429);
-}
