@@ -294,7 +294,7 @@ fn a_panic_whose_line_nobody_takes_ends_its_fiber_alone() {
         return Runtime::builder().workers(1).build().unwrap().run(|| {
             assert!(osier::spawn(panics_here).join().is_err());
             assert!(osier::spawn_future(async { panics_here() }).join().is_err());
-            osier::inspect::say(format_args!("a line outside of a panic"));
+            osier::fiber::say(format_args!("a line outside of a panic"));
         });
     }
     let Ok(full) = std::fs::File::options().write(true).open("/dev/full") else {

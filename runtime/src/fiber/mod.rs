@@ -30,6 +30,8 @@ pub use crate::worker::hook::{Part, after_resume, before_suspend, describe};
 #[doc(hidden)]
 pub use crate::worker::hook::{RequestWords, describe_request};
 pub use crate::worker::meter::{Activity, Meter};
+#[doc(hidden)]
+pub use crate::worker::stderr::say;
 pub use crate::worker::trimmers::{Trimmed, on_trim};
 #[cfg(feature = "sync")]
 pub use join_set::JoinSet;

@@ -25,8 +25,6 @@ mod stuck;
 mod waiters;
 pub(crate) mod watchdog;
 
-#[doc(hidden)]
-pub use crate::worker::stderr::say;
 pub use dump::{Dump, DumpedFiber, DumpedTask, DumpedWorker, RunState, StackFrame, Wait, Work, dump, dump_fiber};
 pub use metrics::{LatencyHistogram, Metrics, StackDepth, WorkerMetrics, metrics};
 pub use sigquit::dump_on_sigquit;

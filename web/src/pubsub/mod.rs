@@ -53,7 +53,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use std::{fmt, mem, str};
 
-use osier::inspect::say;
+use osier::fiber::say;
 use osier::pubsub::{Inlet, Policy, Subscriber, Topic};
 use osier::sync::Event;
 use osier::{Cancelled, JoinHandle};

@@ -4,7 +4,7 @@ use std::any::Any;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
-use osier::inspect::say;
+use osier::fiber::say;
 use osier_http::{Limits, Reject};
 
 use crate::RequestId;
