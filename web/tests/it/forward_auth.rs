@@ -220,7 +220,7 @@ fn no_handler_sees_a_field_that_the_authentication_server_has_not_seen() {
 #[test]
 fn each_of_several_authentication_servers_renews_its_cookie() {
     let gates =
-        ["inner", "outer"].map(|name| gate(&format!("200 OK\r\nSet-Cookie: {name}=1\r\nContent-Length: 0\r\n\r\n")));
+        ["outer", "inner"].map(|name| gate(&format!("200 OK\r\nSet-Cookie: {name}=1\r\nContent-Length: 0\r\n\r\n")));
     let wrap = |gate: &Backend| {
         let options = Options {
             client_headers: vec!["Set-Cookie".into()],
