@@ -38,6 +38,7 @@ struct Redis {
 
 impl Configured for Chat {
     const IS_KEPT: bool = true;
+    const STAYS_IN_SITE: bool = true;
 
     /// Reads `chat = true`, or a table.
     fn read<'s>(section: &Section<'s>, value: &'s Spanned<DeValue<'s>>, _matches: &Match) -> Option<Chat> {
@@ -70,11 +71,9 @@ impl Configured for Chat {
         socket.into_iter().collect()
     }
 
-    fn open(&self, route: &Route<'_>, resources: &Resources) -> Result<Opened, Reason> {
+    fn open(&self, _route: &Route<'_>, resources: &Resources) -> Result<Opened, Reason> {
         let chat = chat::Chat::with(self.options.clone());
-        let part = format!("chat {}", route.place);
         let Some(redis) = &self.redis else {
-            chat.upgradable(&resources.upgrade, &part);
             return Ok(Opened::answers(chat));
         };
         let say = resources.say.clone();
@@ -86,9 +85,7 @@ impl Configured for Chat {
             log: Box::new(move |line| say.warning(line)),
             ..pubsub::Options::new(server.server.clone())
         };
-        let chat = chat.shared(broker, &redis.channel);
-        chat.upgradable(&resources.upgrade, &part);
-        Ok(Opened::answers(chat))
+        Ok(Opened::answers(chat.shared(broker, &redis.channel)))
     }
 }
 

@@ -47,6 +47,8 @@ pub trait Configured: Sized {
     /// Whether a reload keeps the open handler while its settings are equal. True for a handler with caches,
     /// connections or rooms. False for one that is cheap to open, or that reads a file when it is opened.
     const IS_KEPT: bool;
+    /// Whether a reload keeps the open handler for no other site, because it holds the words of its visitors.
+    const STAYS_IN_SITE: bool = false;
     /// Whether the handler compresses responses by itself.
     const COMPRESSES: bool = false;
     /// Whether its responses are those of a backend, which a cache may store.
@@ -168,9 +170,6 @@ pub struct Route<'a> {
     pub compress: Option<&'a compress::Options>,
     /// Whether every request of the site is for this route.
     pub is_whole_site: bool,
-    /// The name of the route, by its site and its conditions. The process after an upgrade knows the route by the same
-    /// name.
-    pub place: &'a str,
 }
 
 /// Resources of the server that handlers share.
@@ -246,6 +245,13 @@ macro_rules! handlers {
             pub fn is_kept(&self) -> bool {
                 match self {
                     $(HandlerSettings::$kind(_) => <$settings>::IS_KEPT,)*
+                }
+            }
+
+            /// See [`Configured::STAYS_IN_SITE`].
+            pub fn stays_in_site(&self) -> bool {
+                match self {
+                    $(HandlerSettings::$kind(_) => <$settings>::STAYS_IN_SITE,)*
                 }
             }
 

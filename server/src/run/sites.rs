@@ -134,7 +134,7 @@ impl Sites {
         }
         let slots: Vec<usize> = (0..bound.len()).collect();
         let snapshot = build(&config, &slots, None, &resources)?;
-        snapshot.start();
+        snapshot.start(&process.upgrade);
         resources.show(&snapshot);
         let sites = Sites {
             origin,
@@ -307,7 +307,7 @@ impl Sites {
         }
         modes.keep();
         // Every step that can fail is done.
-        snapshot.start();
+        snapshot.start(&self.process.upgrade);
         for key in self.started.changed(&config) {
             self.process.say.warning(format_args!(
                 "'{key}' has changed: the change takes effect at the next start"

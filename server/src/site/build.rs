@@ -1,22 +1,22 @@
 //! Builds a [`Snapshot`] from a checked configuration, and keeps the unchanged parts of the old snapshot.
 //!
 //! A handler is kept when its settings are equal and, for files, its folder is still the same folder. The best
-//! candidate is the handler at the same route of the same site. Each old handler is taken at most once, so two routes
-//! with separate chat rooms or connection pools never share them later. Rates are kept by the same rule, and so are passwords
+//! candidate is the handler at the same route of the same site: `kept.rs` chooses. Each old handler is taken at most once, so two routes
+//! with separate chat rooms or connection pools never share them later. Rates and queues are kept by the same rule, and so are passwords
 //! and keys whose file cannot be read. Parts that are cheap to make, or that read a file (passwords, error pages, fixed
 //! responses, rewrites), are made again.
 
-use std::cmp::Reverse;
-use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 
 use globset::GlobSet;
+use osier_web::chat::Chat;
 use osier_web::compress::{self, Compress};
+use osier_web::upgrade::Upgrade;
 use osier_web::wrap::cache::{Store, StoreOptions};
 use osier_web::wrap::forward_auth::ForwardAuth;
-use osier_web::wrap::queue::Queue;
+use osier_web::wrap::queue::{self, Queue};
 use rustix::fs::Access as FileAccess;
 
 use crate::certificates::Certificates;
@@ -38,6 +38,7 @@ use crate::reader::{Reason, is_refused, is_withheld};
 
 use super::cached::Cached;
 use super::hosts::Hosts;
+use super::kept::{Kept, Part, Scope};
 use super::policies::{ErrorPage, PolicyChain};
 use super::to_https::ToHttps;
 use super::{LOG_BITS, Route, Site, Snapshot};
@@ -46,7 +47,10 @@ use super::{LOG_BITS, Route, Site, Snapshot};
 #[derive(Default)]
 pub struct Parts {
     handlers: Vec<Part<HandlerKey, Opened>>,
+    /// The open chats, by the names that upgrades know them by.
+    chats: Vec<(String, Chat)>,
     rates: Vec<Part<rate::Options, Arc<Rate>>>,
+    queues: Vec<Part<queue::Options, Arc<Queue>>>,
     auths: Vec<Part<auth::Settings, Arc<Auth>>>,
     tokens: Vec<Part<jwt::Settings, Arc<Tokens>>>,
     /// Open stores of caches.
@@ -73,26 +77,16 @@ impl Parts {
         self.logs.iter().any(|(_, known, _)| *known == label)
     }
 
+    /// Registers the chats for upgrades. One that a reload has kept may have another name than before.
+    pub fn register(&self, upgrade: &Upgrade) {
+        self.chats
+            .iter()
+            .for_each(|(name, chat)| chat.upgradable(upgrade, name));
+    }
+
     /// The handlers that a reload may keep.
     pub fn handlers(&self) -> impl Iterator<Item = &Arc<dyn Handler>> {
         self.handlers.iter().filter_map(|part| part.value.handler())
-    }
-}
-
-/// A part with its scope and the settings that it was made with.
-struct Part<K, V> {
-    scope: Scope,
-    key: K,
-    value: V,
-}
-
-impl<K: Clone, V: Clone> Part<K, V> {
-    fn new(scope: &Scope, key: &K, value: &V) -> Part<K, V> {
-        Part {
-            scope: scope.clone(),
-            key: key.clone(),
-            value: value.clone(),
-        }
     }
 }
 
@@ -106,27 +100,6 @@ fn unless_refused<V>(
     match kept {
         Some(kept) if file.is_some_and(|file| is_refused(file, FileAccess::READ_OK)) => Ok(kept),
         _ => open().map(Arc::new),
-    }
-}
-
-/// The owner of a part: a site, or one of its routes.
-#[derive(Clone, PartialEq, Eq, Hash)]
-struct Scope {
-    /// Host names of the site.
-    site: Vec<config::Host>,
-    route: Option<Match>,
-}
-
-impl Scope {
-    /// The hosts of the site and the conditions of the route as text.
-    fn name(&self) -> String {
-        let hosts: Vec<String> = self.site.iter().map(config::Host::to_string).collect();
-        let of_route = self
-            .route
-            .iter()
-            .flat_map(|route| route.path.iter().chain(&route.globs).chain(&route.methods));
-        let parts: Vec<&str> = of_route.map(String::as_str).collect();
-        format!("{} {}", hosts.join(","), parts.join(" "))
     }
 }
 
@@ -157,10 +130,54 @@ struct Guards {
     jwt: Option<Arc<Tokens>>,
 }
 
+/// The parts that a configuration needs and a reload may keep, in the order in which they are made.
+#[derive(Default)]
+struct Wanted {
+    handlers: Vec<(Scope, HandlerKey)>,
+    rates: Vec<(Scope, rate::Options)>,
+    queues: Vec<(Scope, queue::Options)>,
+    auths: Vec<(Scope, auth::Settings)>,
+    tokens: Vec<(Scope, jwt::Settings)>,
+}
+
+impl Wanted {
+    fn of(config: &Config) -> Wanted {
+        let mut wanted = Wanted::default();
+        for site in &config.sites {
+            let scope = Scope::of(config, site);
+            wanted.guards(&scope, &site.policies);
+            for route in &site.routes {
+                let scope = scope.route(route);
+                wanted.guards(&scope, &route.policies);
+                if let Some(options) = queue_of(site, route) {
+                    wanted.queues.push((scope.clone(), options));
+                }
+                if route.handler.is_kept() {
+                    wanted.handlers.push((scope, handler_key(site, route)));
+                }
+            }
+        }
+        wanted
+    }
+
+    fn guards(&mut self, scope: &Scope, own: &Policies) {
+        if let Setting::On(options) = &own.rate {
+            self.rates.push((scope.clone(), options.clone()));
+        }
+        if let Setting::On(settings) = &own.auth {
+            self.auths.push((scope.clone(), settings.clone()));
+        }
+        if let Setting::On(settings) = &own.jwt {
+            self.tokens.push((scope.clone(), settings.clone()));
+        }
+    }
+}
+
 struct Builder<'o> {
     old: &'o Parts,
     old_handlers: Kept<'o, HandlerKey, Opened>,
     old_rates: Kept<'o, rate::Options, Arc<Rate>>,
+    old_queues: Kept<'o, queue::Options, Arc<Queue>>,
     old_auths: Kept<'o, auth::Settings, Arc<Auth>>,
     old_tokens: Kept<'o, jwt::Settings, Arc<Tokens>>,
     new: Parts,
@@ -188,12 +205,14 @@ pub fn build(
     let old_routes = old.and_then(|old| Some(&old.shown()?.routes));
     let old_logs = old.map_or(&[][..], |old| &old.logs);
     let old = old.map_or(&nothing, |old| &old.parts);
+    let wanted = Wanted::of(config);
     let mut builder = Builder {
         old,
-        old_handlers: Kept::new(&old.handlers),
-        old_rates: Kept::new(&old.rates),
-        old_auths: Kept::new(&old.auths),
-        old_tokens: Kept::new(&old.tokens),
+        old_handlers: Kept::new(&old.handlers, wanted.handlers),
+        old_rates: Kept::new(&old.rates, wanted.rates),
+        old_queues: Kept::new(&old.queues, wanted.queues),
+        old_auths: Kept::new(&old.auths, wanted.auths),
+        old_tokens: Kept::new(&old.tokens, wanted.tokens),
         new: Parts {
             next_label: old.next_label,
             ..Parts::default()
@@ -304,10 +323,7 @@ impl Builder<'_> {
             })
         });
         let error_pages: Arc<[ErrorPage]> = pages.collect::<Result<Vec<_>, Reason>>()?.into();
-        let scope = Scope {
-            site: site.hosts.clone(),
-            route: None,
-        };
+        let scope = Scope::of(config, site);
         let say = self.resources.handlers.say.of_site(&name_of(&site.hosts));
         // Routes without settings of their own share the site's.
         let shared = self.guards(&scope, &site.policies, &Guards::default(), &say)?;
@@ -315,10 +331,7 @@ impl Builder<'_> {
         let mut by_path = Prefixes::default();
         for route in &site.routes {
             by_path.add(route.matches.path.as_deref());
-            let scope = Scope {
-                route: Some(route.matches.clone()),
-                ..scope.clone()
-            };
+            let scope = scope.route(route);
             let guards = self.guards(&scope, &route.policies, &shared, &say)?;
             let has_globs = routes.iter().any(|earlier: &Route| earlier.globs.is_some());
             let suffixes = match has_globs {
@@ -358,8 +371,12 @@ impl Builder<'_> {
     ) -> Result<Route, Reason> {
         let (own, matches) = (&route.policies, &route.matches);
         let compress = own.compress.or(&site.policies.compress);
-        let is_whole_site = site.routes.len() == 1 && *matches == Match::default();
-        let handler = self.handler(scope, route, compress, is_whole_site)?;
+        let handler = self.handler(scope, site, route)?;
+        if let Some(chat) = handler.handler().and_then(|handler| handler.chat()) {
+            let has_twin = config.sites.iter().filter(|other| other.hosts == site.hosts).count() > 1;
+            let name = format!("chat {}", scope.name(has_twin));
+            self.new.chats.push((name, chat.clone()));
+        }
         let is_fastcgi = matches!(route.handler, HandlerSettings::Fastcgi(_));
         let is_authenticated = guards.auth.is_some() || guards.jwt.is_some() || guards.forward_auth.is_some();
         let mut policies = PolicyChain {
@@ -368,6 +385,7 @@ impl Builder<'_> {
                 .filter(|_| !route.handler.compresses())
                 .map(|options| Compress::with(options.clone())),
             rate: guards.rate,
+            queue: queue_of(site, route).map(|options| self.queue(scope, options)),
             auth: guards.auth,
             tells_user: is_fastcgi,
             jwt: guards.jwt,
@@ -411,7 +429,7 @@ impl Builder<'_> {
                 .rate
                 .open(inherited.rate.as_ref(), |settings| Ok(self.rate(scope, settings)))?,
             auth: own.auth.open(inherited.auth.as_ref(), |settings| {
-                let kept = self.old_auths.take(scope, settings);
+                let kept = self.old_auths.take(scope, settings, false);
                 let file = settings.password_file.as_deref();
                 let value = unless_refused(file, kept, || {
                     Auth::open(settings, say.clone()).map_err(|troubles| Trouble::line_of(&troubles))
@@ -423,7 +441,7 @@ impl Builder<'_> {
                 Ok(forward_auth::open(settings, say.clone())?)
             })?,
             jwt: own.jwt.open(inherited.jwt.as_ref(), |settings| {
-                let kept = self.old_tokens.take(scope, settings);
+                let kept = self.old_tokens.take(scope, settings, false);
                 let value = unless_refused(Some(&settings.keys), kept, || Tokens::open(settings, say.clone()))?;
                 self.new.tokens.push(Part::new(scope, settings, &value));
                 Ok(value)
@@ -436,7 +454,7 @@ impl Builder<'_> {
         let Some(shown) = &mut self.shown else {
             return 0;
         };
-        let site = name_of(&scope.site);
+        let site = name_of(&scope.site.hosts);
         let route: String = scope.route.as_ref().map_or("none".into(), |route| {
             let path = route.path.as_deref().unwrap_or("/");
             let words = route.methods.iter().map(String::as_str).chain([path]);
@@ -488,11 +506,6 @@ impl Builder<'_> {
             body: own.limits.body.or(site.limits.body).unwrap_or(config::BODY_BYTES),
             time: own.limits.time.or(site.limits.time),
             may_be_slow: own.limits.rates.or(site.limits.rates) == Some(false),
-            queue: own
-                .limits
-                .queue
-                .or(site.limits.queue)
-                .map(|options| Arc::new(Queue::new(&options))),
             headers: own.headers.over(&site.headers),
             request_id: own.request_id.or(&site.request_id).copied().unwrap_or_default(),
             error_pages: Arc::clone(error_pages),
@@ -506,50 +519,39 @@ impl Builder<'_> {
     }
 
     /// Opens the handler of a route, or keeps the one of the old snapshot.
-    fn handler(
-        &mut self,
-        scope: &Scope,
-        route: &config::Route,
-        compress: Option<&compress::Options>,
-        is_whole_site: bool,
-    ) -> Result<Opened, Reason> {
+    fn handler(&mut self, scope: &Scope, site: &config::Site, route: &config::Route) -> Result<Opened, Reason> {
         let settings = &route.handler;
+        let key = handler_key(site, route);
+        let (_, _, compress, is_whole_site) = &key;
         let opening = handler::Route {
             path: route.matches.path.as_deref(),
-            compress,
-            is_whole_site,
-            place: &scope.name(),
+            compress: compress.as_ref(),
+            is_whole_site: *is_whole_site,
         };
         if !settings.is_kept() {
             return settings.open(&opening, &self.resources.handlers);
         }
-        let key = (
-            settings.clone(),
-            settings.folder().and_then(identity),
-            compress.cloned(),
-            is_whole_site,
-        );
-        let value = match self.old_handlers.take(scope, &key) {
+        let value = match self.old_handlers.take(scope, &key, !settings.stays_in_site()) {
             Some(kept) => kept,
             None => settings.open(&opening, &self.resources.handlers)?,
         };
-        self.new.handlers.push(Part {
-            scope: scope.clone(),
-            key,
-            value: value.clone(),
-        });
+        self.new.handlers.push(Part::new(scope, &key, &value));
         Ok(value)
     }
 
     /// Makes the rate of a site or a route, or keeps the one of the old snapshot.
     fn rate(&mut self, scope: &Scope, settings: &rate::Options) -> Arc<Rate> {
-        let kept = self.old_rates.take(scope, settings);
+        let kept = self.old_rates.take(scope, settings, false);
         let value = kept.unwrap_or_else(|| Arc::new(Rate::new(settings)));
-        self.new.rates.push(Part {
-            scope: scope.clone(),
-            key: settings.clone(),
-            value: Arc::clone(&value),
-        });
+        self.new.rates.push(Part::new(scope, settings, &value));
+        value
+    }
+
+    /// Makes the queue of a route, or keeps the one of the old snapshot, with the requests that run.
+    fn queue(&mut self, scope: &Scope, options: queue::Options) -> Arc<Queue> {
+        let kept = self.old_queues.take(scope, &options, false);
+        let value = kept.unwrap_or_else(|| Arc::new(Queue::new(&options)));
+        self.new.queues.push(Part::new(scope, &options, &value));
         value
     }
 
@@ -585,44 +587,6 @@ impl Builder<'_> {
     }
 }
 
-/// The parts of one kind in the old snapshot. Each is taken at most once.
-struct Kept<'o, K, V> {
-    parts: &'o [Part<K, V>],
-    /// The numbers of the parts of a scope, in order.
-    at: HashMap<&'o Scope, Vec<usize>>,
-    taken: Vec<bool>,
-}
-
-impl<'o, K: PartialEq, V: Clone> Kept<'o, K, V> {
-    fn new(parts: &'o [Part<K, V>]) -> Self {
-        let mut at: HashMap<_, Vec<usize>> = HashMap::new();
-        for (number, part) in parts.iter().enumerate() {
-            at.entry(&part.scope).or_default().push(number);
-        }
-        Kept {
-            parts,
-            at,
-            taken: vec![false; parts.len()],
-        }
-    }
-
-    /// Takes the part with this key that is nearest to `scope` and not taken yet. All parts are compared only if none
-    /// with this key is left in `scope` itself. So a reload that changes little compares little.
-    fn take(&mut self, scope: &Scope, key: &K) -> Option<V> {
-        let fits = |number: &usize| !self.taken[*number] && self.parts[*number].key == *key;
-        let here = self.at.get(scope).into_iter().flatten().copied().find(fits);
-        let number = here.or_else(|| {
-            let nearness = |number: &usize| {
-                let found = &self.parts[*number].scope;
-                (found.route == scope.route, found.site == scope.site, Reverse(*number))
-            };
-            (0..self.parts.len()).filter(fits).max_by_key(nearness)
-        })?;
-        self.taken[number] = true;
-        Some(self.parts[number].value.clone())
-    }
-}
-
 /// The name of a site's part of a store: its listeners and hosts. Stored responses stay valid until one of these
 /// changes.
 fn space(config: &Config, site: &config::Site) -> String {
@@ -654,6 +618,23 @@ fn to_https(config: &Config, site: &config::Site) -> Option<ToHttps> {
     Some(ToHttps { port })
 }
 
+/// The identity of a route's handler.
+fn handler_key(site: &config::Site, route: &config::Route) -> HandlerKey {
+    let compress = route.policies.compress.or(&site.policies.compress);
+    let is_whole_site = site.routes.len() == 1 && route.matches == Match::default();
+    (
+        route.handler.clone(),
+        route.handler.folder().and_then(identity),
+        compress.cloned(),
+        is_whole_site,
+    )
+}
+
+/// The settings of a route's queue.
+fn queue_of(site: &config::Site, route: &config::Route) -> Option<queue::Options> {
+    route.policies.limits.queue.or(site.policies.limits.queue)
+}
+
 fn identity(folder: &Path) -> Identity {
     folder.metadata().ok().map(|found| (found.dev(), found.ino()))
 }
@@ -672,51 +653,4 @@ fn globs(patterns: &[String]) -> Result<Option<GlobSet>, String> {
 /// The name of a site: its first host.
 fn name_of(hosts: &[config::Host]) -> String {
     hosts.first().map_or("default".into(), config::Host::to_string)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn scope(host: &str, path: &str) -> Scope {
-        Scope {
-            site: vec![config::Host::Exact(host.into())],
-            route: Some(Match {
-                path: Some(path.into()),
-                globs: Vec::new(),
-                methods: Vec::new(),
-            }),
-        }
-    }
-
-    #[test]
-    fn the_nearest_part_with_equal_settings_is_kept_once() {
-        let part = |host, path, key, value| Part {
-            scope: scope(host, path),
-            key,
-            value,
-        };
-        let parts = [
-            part("a", "/x", 1, "a/x"),
-            part("b", "/x", 1, "b/x"),
-            part("a", "/y", 1, "a/y"),
-            part("a", "/z", 2, "a/z"),
-            part("a", "/x", 1, "a/x again"),
-        ];
-        let mut kept = Kept::new(&parts);
-        assert_eq!(kept.take(&scope("a", "/x"), &1), Some("a/x"));
-        assert_eq!(
-            kept.take(&scope("a", "/x"), &2),
-            Some("a/z"),
-            "of this key there is only one"
-        );
-        assert_eq!(
-            kept.take(&scope("c", "/x"), &1),
-            Some("b/x"),
-            "the same route, of the first site"
-        );
-        assert_eq!(kept.take(&scope("a", "/new"), &1), Some("a/y"), "the same site");
-        assert_eq!(kept.take(&scope("c", "/new"), &1), Some("a/x again"));
-        assert_eq!(kept.take(&scope("a", "/x"), &1), None);
-    }
 }

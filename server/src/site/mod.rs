@@ -19,6 +19,7 @@ mod build;
 mod cached;
 mod client_certificate;
 mod hosts;
+mod kept;
 pub mod live;
 mod policies;
 mod to_https;
@@ -32,6 +33,7 @@ use std::sync::Arc;
 use globset::GlobSet;
 use osier_tls::{Hello, Identity};
 use osier_web::http::StatusCode;
+use osier_web::upgrade::Upgrade;
 use osier_web::wrap::cache::Store;
 use osier_web::{Answer, Request, Response, Served};
 
@@ -210,9 +212,10 @@ impl Snapshot {
         found
     }
 
-    /// Starts the handlers' background work, unless it runs already. Called on a fiber, once the snapshot is sure to be
-    /// used.
-    pub fn start(&self) {
+    /// Starts the handlers' background work, unless it runs already, and registers their chats for upgrades. Called on a fiber,
+    /// once the snapshot is sure to be used.
+    pub fn start(&self, upgrade: &Upgrade) {
+        self.parts.register(upgrade);
         self.parts.handlers().for_each(|handler| handler.start());
         let late = self
             .logs

@@ -17,10 +17,14 @@ struct Guest(TcpStream, Vec<u8>, Vec<u8>);
 
 impl Guest {
     fn enter(addr: SocketAddr, query: &str, origin: &str) -> Result<Guest, String> {
+        Guest::enter_at(addr, "x", query, origin)
+    }
+
+    fn enter_at(addr: SocketAddr, host: &str, query: &str, origin: &str) -> Result<Guest, String> {
         let mut stream = TcpStream::connect(addr).unwrap();
         stream.set_read_timeout(Some(DEADLINE)).unwrap();
         let head = format!(
-            "GET /chat?{query} HTTP/1.1\r\nHost: x\r\nOrigin: {origin}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+            "GET /chat?{query} HTTP/1.1\r\nHost: {host}\r\nOrigin: {origin}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
              Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
         );
         stream.write_all(head.as_bytes()).unwrap();
@@ -95,6 +99,67 @@ fn guests_of_a_route_hear_each_other_and_stay_over_a_reload() {
         .err()
         .expect("another site's page");
     assert!(refused.starts_with("HTTP/1.1 403 "), "{refused}");
+}
+
+/// The history that a newcomer of a host gets.
+fn history_of(addr: SocketAddr, host: &str) -> String {
+    let mut guest = Guest::enter_at(addr, host, "name=Late", &format!("http://{host}")).expect("a guest may come");
+    guest.expect("\"is\":\"history\"");
+    guest.expect("\"count\":");
+    String::from_utf8_lossy(&guest.2).into_owned()
+}
+
+#[test]
+fn a_reload_gives_the_chat_of_a_site_to_no_other_site() {
+    let site = |host: &str, path: &str| {
+        format!("[[site]]\nhost = \"{host}\"\n[[site.route]]\npath = \"{path}\"\nchat = true\n")
+    };
+    let sites = Sites::start(&site("inner.example", "/chat"));
+    let addr = sites.addresses[0];
+    let enter =
+        |host: &str| Guest::enter_at(addr, host, "name=Ada", &format!("http://{host}")).expect("a guest may come");
+    let mut ada = enter("inner.example");
+    ada.say("a secret");
+    ada.expect("a secret");
+    // The new site stands before the one that stays.
+    sites.reload(&(site("public.example", "/chat") + &site("inner.example", "/chat")));
+    let mut eve = enter("public.example");
+    eve.expect("\"count\":1");
+    ada.say("another secret");
+    ada.expect("another secret");
+    eve.say("is anybody there?");
+    eve.expect("is anybody there?");
+    let heard = String::from_utf8_lossy(&eve.2).into_owned();
+    assert!(!heard.contains("secret"), "{heard}");
+    let history = history_of(addr, "inner.example");
+    assert!(
+        history.contains("a secret") && history.contains("another secret"),
+        "{history}"
+    );
+    // A site that takes the place of another one has an empty room.
+    sites.reload(&site("other.example", "/chat"));
+    let history = history_of(addr, "other.example");
+    assert!(!history.contains("secret") && !history.contains("anybody"), "{history}");
+}
+
+#[test]
+fn the_default_sites_of_two_listeners_keep_their_own_chats() {
+    let text = |order: [&str; 2]| {
+        let listen = |name: &str, address: &str| format!("[[listen]]\nname = \"{name}\"\naddress = \"{address}:0\"\n");
+        let site = |name: &str| {
+            format!("[[site]]\ndefault = true\nlisten = \"{name}\"\n[[site.route]]\npath = \"/chat\"\nchat = true\n")
+        };
+        listen("in", "127.0.0.1") + &listen("out", "127.0.0.2") + &order.map(site).concat()
+    };
+    let sites = Sites::start(&text(["in", "out"]));
+    let [inner, outer] = [sites.addresses[0], sites.addresses[1]];
+    let mut ada = Guest::enter(inner, "name=Ada", "http://x").expect("a guest may come");
+    ada.say("a secret");
+    ada.expect("a secret");
+    let said = sites.reload(&text(["out", "in"]));
+    assert!(said.contains("reloaded"), "{said}");
+    assert!(!history_of(outer, "x").contains("a secret"));
+    assert!(history_of(inner, "x").contains("a secret"));
 }
 
 #[test]

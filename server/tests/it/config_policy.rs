@@ -219,6 +219,41 @@ fn a_body_is_received_without_a_place_of_the_queue() {
 }
 
 #[test]
+fn a_queue_goes_on_over_a_reload() {
+    let backend = TcpListener::bind("127.0.0.1:0").unwrap();
+    let to = backend.local_addr().unwrap();
+    let file = format!(
+        "[[site]]\ndefault = true\n[[site.route]]\nproxy = \"{to}\"\nlimits = {{ queue = {{ running = 1, wait = \"50ms\" }} }}\n"
+    );
+    let sites = Sites::start(&file);
+    let mut running = sites.connect();
+    send(&mut running, "GET", "x", "/", &["Connection: close"]);
+    let (mut stream, _) = backend.accept().unwrap();
+    for _ in 0..2 {
+        assert!(sites.hang_up().contains("reloaded"), "{}", sites.said());
+        assert_eq!(sites.get("x", "/").status, 503);
+    }
+    let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\nConnection: close\r\n\r\ndone";
+    stream.write_all(answer).unwrap();
+    assert_eq!(running.receive("GET").text(), "done");
+}
+
+#[test]
+fn a_new_site_takes_the_rates_of_no_other_site() {
+    let site = |host: &str| {
+        format!(
+            "[[site]]\nhost = \"{host}\"\nrate = {{ requests = 1, per = \"1h\", burst = 2 }}\n[[site.route]]\nrespond = \"in\"\n"
+        )
+    };
+    let sites = Sites::start(&site("b.example"));
+    let statuses = |host: &str| [(); 3].map(|()| sites.get(host, "/").status);
+    assert_eq!(statuses("b.example"), [200, 200, 429]);
+    sites.reload(&(site("a.example") + &site("b.example")));
+    assert_eq!(statuses("b.example"), [429; 3]);
+    assert_eq!(statuses("a.example"), [200, 200, 429]);
+}
+
+#[test]
 fn what_is_still_being_sent_counts_as_at_the_same_time() {
     let folder = Sites::folder();
     folder.write("www/large.bin", crate::support::pattern(32 << 20));

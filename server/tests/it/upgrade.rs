@@ -627,6 +627,23 @@ fn chat_guests_keep_their_rooms_and_get_every_line_once() {
     drop((guests, speakers));
 }
 
+#[test]
+fn a_chat_moves_that_a_reload_has_given_another_route() {
+    let chat = |path: &str| format!("default = true\n[[site.route]]\npath = \"{path}\"\nchat = true\n");
+    let text = |path: &str| file("", "x").replace("default = true\n", &chat(path));
+    let mut sites = Serving::start(&text("/talk"));
+    sites.0.reload(&text("/chat"));
+    let mut guest = Guest::enter(sites.0.addresses[0], "name=ada");
+    guest.say("before");
+    guest.lines_up_to(&["before".to_owned()]);
+    sites.upgrade();
+    guest.say("behind");
+    guest.lines_up_to(&["behind".to_owned()]);
+    let history = Guest::enter(sites.0.addresses[0], "name=late").next();
+    assert!(history.contains("before"), "{history}");
+    sites.first_has_ended();
+}
+
 /// A backend that changes the protocol and sends back what it gets, then `bye` behind the end.
 pub fn echoing_backend() -> TcpListener {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

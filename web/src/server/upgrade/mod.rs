@@ -256,16 +256,18 @@ impl Upgrade {
     }
 
     /// Registers a part of the application, under a name that it has in every version of the program. Call it before
-    /// [`ready`](Upgrade::ready). If several parts have one name, the last one counts. The upgrades do not keep a part alive.
+    /// [`ready`](Upgrade::ready). If several parts have one name, the last one counts. A part that is registered again has the new
+    /// name alone. The upgrades do not keep a part alive.
     ///
     /// # Panics
     ///
     /// With an empty name.
     pub fn part(&self, name: &str, part: &Arc<impl Part>) {
         assert!(name != CLOSED, "a part needs a name");
+        let same = Arc::as_ptr(part).cast::<()>();
         let part = Arc::downgrade(part);
         let mut parts = lock(&self.0.parts);
-        parts.retain(|(_, part)| part.strong_count() > 0);
+        parts.retain(|(_, known)| known.strong_count() > 0 && known.as_ptr().cast::<()>() != same);
         parts.push((name.to_owned(), part));
     }
 
