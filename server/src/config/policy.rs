@@ -131,18 +131,11 @@ fn auth(section: Section<'_>) -> Option<auth::Settings> {
         users: Vec::new(),
         password_file: None,
     };
-    // Each user and the file are opened alone, so that each mistake is reported at its own place.
+    // Each user is opened alone, and the file with the good ones, so that each mistake is reported at its own place.
     let note = |settings: &auth::Settings, at: &Range<usize>| is_sound(source, settings, at);
     let sound = note(&settings, &realm_at);
     let file_at = section.key("file");
     let file = section.file("file", "requests get 503 until it is there");
-    if let (Some(at), Some(_), true) = (&file_at, &file, sound) {
-        let alone = auth::Settings {
-            password_file: file.clone(),
-            ..settings.clone()
-        };
-        note(&alone, at);
-    }
     let users = section
         .section("users")
         .map(|table| table.entries())
@@ -155,6 +148,13 @@ fn auth(section: Section<'_>) -> Option<auth::Settings> {
         if sound && note(&alone, &hash.span) {
             settings.users.push((name.value, hash.value));
         }
+    }
+    if let (Some(at), Some(_), true) = (&file_at, &file, sound) {
+        let whole = auth::Settings {
+            password_file: file.clone(),
+            ..settings.clone()
+        };
+        note_file(source, whole, at);
     }
     let is_empty = |value: &Spanned<DeValue<'_>>| value.get_ref().as_table().is_some_and(|users| users.is_empty());
     if file_at.is_none() && section.any("users").is_none_or(is_empty) {
@@ -175,9 +175,6 @@ fn is_sound(source: &Source<'_>, settings: &auth::Settings, at: &Range<usize>) -
             if let Some(weakness) = auth.weakness() {
                 source.warning(at, weakness);
             }
-            for mistake in auth.mistakes() {
-                source.warning(at, mistake.to_string());
-            }
             true
         }
         Err(troubles) => {
@@ -186,6 +183,18 @@ fn is_sound(source: &Source<'_>, settings: &auth::Settings, at: &Range<usize>) -
             }
             false
         }
+    }
+}
+
+/// Notes the mistakes in a password file, and its weak hashes. `settings` have all users, whose own weak hashes are noted already.
+fn note_file(source: &Source<'_>, mut settings: auth::Settings, at: &Range<usize>) {
+    let open = |settings: &auth::Settings| auth::Auth::open(settings, Say::new(|_| {})).ok();
+    for mistake in open(&settings).iter().flat_map(|auth| auth.mistakes()) {
+        source.warning(at, mistake.to_string());
+    }
+    settings.users.clear();
+    if let Some(weakness) = open(&settings).and_then(|auth| auth.weakness()) {
+        source.warning(at, weakness);
     }
 }
 

@@ -188,7 +188,7 @@ impl Stamp {
     }
 }
 
-/// Reads a text file and its stamp.
+/// Reads a text file, without a byte order mark at its beginning, and its stamp.
 ///
 /// # Errors
 /// One line.
@@ -202,7 +202,11 @@ pub fn text(path: &Path) -> Result<(String, Stamp), Reason> {
         io::ErrorKind::InvalidData => "it is not UTF-8".into(),
         _ => format!("cannot be read: {error}"),
     };
-    read_text(path).map_err(|error| Reason::of(&error, words(&error)))
+    let (text, stamp) = read_text(path).map_err(|error| Reason::of(&error, words(&error)))?;
+    match text.strip_prefix('\u{feff}') {
+        Some(text) => Ok((text.to_owned(), stamp)),
+        None => Ok((text, stamp)),
+    }
 }
 
 fn read_text(path: &Path) -> io::Result<(String, Stamp)> {

@@ -268,3 +268,21 @@ fn a_failed_login_names_the_client_as_fail2ban_reads_it() {
     // The first of them came by IPv6.
     testkit::eventually("each failure has its line", || count() == 9);
 }
+
+#[test]
+fn a_user_who_is_named_twice_is_a_warning_of_the_check() {
+    let folder = crate::support::Folder::new();
+    // "sesame", made by libcrypt.
+    let hash = "$2b$12$abcdefghijklmnopqrstuuinwY/tkBVrn3xrxQI/TgnMHhkvl85RW";
+    folder.write("passwords", format!("bob:{hash}\nada:{hash}\n"));
+    folder.write(
+        "site.toml",
+        format!("[[site]]\nauth = {{ users = {{ ada = \"{hash}\" }}, file = \"passwords\" }}\n[[site.route]]\nrespond = 204\n"),
+    );
+    let (status, said) = crate::support::check(&folder, &["--strict", "site.toml"]);
+    assert_eq!(status, Some(2), "{said}");
+    assert!(
+        said.contains("passwords', line 2: user \"ada\" is in 'users' too, where the hash counts; remove one of them"),
+        "{said}"
+    );
+}

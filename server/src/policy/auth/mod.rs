@@ -5,16 +5,15 @@
 //! 1. It reads the password file if that has changed. It checks this at most once a second, on the blocking pool.
 //! 2. It looks into the cache of verified credentials.
 //! 3. It compares the password with the hash, on the blocking pool. At most [`VERIFYING`] comparisons run at once in
-//!    the process.
+//!    the process. One that has waited for its turn looks into the cache again first, so parallel requests of a user compare
+//!    the password once.
 //!
 //! Protection against attackers:
 //!
 //! - The time of a failure does not tell whether the user exists. A wrong password is compared with the hash of its
 //!   user, and with the slowest hash of all if that one is slower. For an unknown user the name chooses a hash, by a
 //!   secret key.
-//! - The cache holds no passwords, and no data to test passwords against. Its keys are a keyed hash over user, password
-//!   and stored hash, with a random key for each `Auth`. The stored hash is part of it, so a changed password is not
-//!   found.
+//! - The cache holds no passwords (`verified.rs`). There is one in the process, so a reload forgets nobody.
 //! - Wrong passwords can occupy [`VERIFYING`] threads and keep [`WAITING`] requests waiting. Further requests get a
 //!   503. Users in the cache are not affected. `rate` on the same route limits a single client.
 //! - Each failure is logged for the operator as `authentication failed: client <HOST>, user …`, up to ten in a second for one client and
@@ -23,14 +22,11 @@
 mod credentials;
 mod hash;
 mod passwords;
+mod verified;
 
-use std::collections::HashMap;
-use std::collections::hash_map::RandomState;
-use std::hash::BuildHasher;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
 
 use osier::sync::Semaphore;
 use osier_web::fastcgi::RequestParams;
@@ -44,16 +40,13 @@ use credentials::Credentials;
 use hash::Hash;
 use passwords::Passwords;
 pub use passwords::Trouble;
+use verified::Verified;
 
 /// The most passwords that are compared at once. Each takes a processor for a good part of a second; argon2 also takes
 /// its memory.
 const VERIFYING: usize = 4;
 /// The most requests that compare passwords or wait to do so.
 const WAITING: usize = 128;
-/// How long verified credentials stay in the cache.
-const REMEMBERED: Duration = Duration::from_secs(60);
-/// The most verified credentials in the cache.
-const REMEMBERED_MAX: usize = 4096;
 /// Characters of a user name that are logged.
 const NAME_SHOWN: usize = 64;
 
@@ -62,6 +55,9 @@ static GATE: LazyLock<Arc<Gate>> = LazyLock::new(|| {
     let processors = osier::available_parallelism().map_or(1, usize::from);
     Arc::new(Gate::new(processors.min(VERIFYING)))
 });
+
+/// The verified credentials of the process.
+static VERIFIED: LazyLock<Arc<Verified>> = LazyLock::new(Arc::default);
 
 /// The settings of `auth`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -85,10 +81,7 @@ pub struct Auth {
     file: Option<Watched<Passwords>>,
     /// The mistakes in the password file when it was opened.
     mistakes: Vec<Trouble>,
-    /// Hashers for the keys of `verified`: two of them make 128 bits.
-    keys: [RandomState; 2],
-    /// The cache of verified credentials, with the time at which each entry expires.
-    verified: Mutex<HashMap<[u64; 2], Instant>>,
+    verified: Arc<Verified>,
     gate: Arc<Gate>,
     say: Say,
 }
@@ -133,8 +126,7 @@ impl Auth {
             named,
             file,
             mistakes,
-            keys: [RandomState::new(), RandomState::new()],
-            verified: Mutex::new(HashMap::new()),
+            verified: Arc::clone(&VERIFIED),
             gate: Arc::clone(&GATE),
             say,
         })
@@ -191,48 +183,33 @@ impl Auth {
         let Some(credentials) = Credentials::parse(field) else {
             return Err(self.failed(request, client, "", "the credentials are not basic or malformed"));
         };
-        let Credentials { user, password } = &credentials;
+        let user = &credentials.user;
         let Some(slowest) = passwords.slowest() else {
             return Err(self.failed(request, client, user, "there are no users"));
         };
         // A wrong password takes the time of the user's hash, and of the slowest hash if that is slower. An unknown
         // user takes as long: a secret hash of the name chooses one of the stored hashes.
-        let stand_in = || passwords.stand_in(self.keys[0].hash_one(user));
+        let stand_in = || passwords.stand_in(self.verified.number(user));
         let found = passwords.find(user);
         let hash = found.or_else(stand_in).unwrap_or(slowest);
         let slower = (hash.cost < slowest.cost).then(|| Arc::clone(slowest));
+        let password = credentials.password.clone();
         if found.is_none() {
-            return Err(match self.gate.verify(Arc::clone(hash), password.clone(), slower) {
+            return Err(match self.gate.verify(Arc::clone(hash), password, slower, None) {
                 None => busy(),
                 Some(_) => self.failed(request, client, user, "unknown user"),
             });
         }
-        let keyed = |by: &RandomState| by.hash_one((user, password, hash.text()));
-        let key = self.keys.each_ref().map(keyed);
-        let now = osier::time::now();
-        if locked(&self.verified).get(&key).is_some_and(|until| now < *until) {
+        let key = self.verified.key(&credentials, hash);
+        if self.verified.has(key) {
             return Ok(User(user.as_str().into()));
         }
-        match self.gate.verify(Arc::clone(hash), password.clone(), slower) {
+        let cache = Some((&self.verified, key));
+        match self.gate.verify(Arc::clone(hash), password, slower, cache) {
             None => Err(busy()),
-            Some(true) => {
-                self.remember(key, now);
-                Ok(User(user.as_str().into()))
-            }
+            Some(true) => Ok(User(user.as_str().into())),
             Some(false) => Err(self.failed(request, client, user, "wrong password")),
         }
-    }
-
-    /// Puts verified credentials into the cache.
-    fn remember(&self, key: [u64; 2], now: Instant) {
-        let mut verified = locked(&self.verified);
-        if verified.len() >= REMEMBERED_MAX {
-            verified.retain(|_, until| now < *until);
-        }
-        if verified.len() >= REMEMBERED_MAX {
-            verified.clear();
-        }
-        verified.insert(key, now + REMEMBERED);
     }
 
     /// Logs a failure. Returns the response to it.
@@ -287,9 +264,14 @@ fn watch(path: &Path, named: &Arc<Passwords>, say: &Say) -> (Watched<Passwords>,
             stamp,
             mistakes,
         } = read;
-        // A file that is only half written yet must not shut out known users.
+        // A file that is only half written yet must not shut out known users. A user who is also in 'users' shows no such
+        // file.
+        let (doubles, mistakes): (Vec<_>, Vec<_>) = mistakes.into_iter().partition(|mistake| mistake.is_double);
         if !mistakes.is_empty() {
             return Err(Trouble::line_of(&mistakes));
+        }
+        for double in doubles {
+            warn.warning(format_args!("{double}; the other lines hold"));
         }
         if let Some(weakness) = passwords.weakness() {
             warn.warning(format_args!("password file '{}': {weakness}", path.display()));
@@ -329,9 +311,15 @@ impl Gate {
         }
     }
 
-    /// Compares a password on the blocking pool. If it is wrong, a comparison with `slower` follows, only to take its
-    /// time. None if too many requests wait already.
-    fn verify(&self, hash: Arc<Hash>, password: String, slower: Option<Arc<Hash>>) -> Option<bool> {
+    /// Compares a password on the blocking pool, unless the `cache` has its key when its turn comes. If it is wrong, a
+    /// comparison with `slower` follows, only to take its time. None if too many requests wait already.
+    fn verify(
+        &self,
+        hash: Arc<Hash>,
+        password: String,
+        slower: Option<Arc<Hash>>,
+        cache: Option<(&Arc<Verified>, verified::Key)>,
+    ) -> Option<bool> {
         struct Leave<'g>(&'g AtomicUsize);
         impl Drop for Leave<'_> {
             fn drop(&mut self) {
@@ -344,12 +332,20 @@ impl Gate {
             return None;
         }
         let permit = Arc::clone(&self.permits).acquire_owned();
+        if cache.is_some_and(|(verified, key)| verified.has(key)) {
+            return Some(true);
+        }
+        let cache = cache.map(|(verified, key)| (Arc::clone(verified), key));
         // The permit moves into the work: even if the client leaves, no other comparison begins before the thread is
         // free.
         Some(osier::unblock(move || {
             let right = hash.verify(&password);
             if let (false, Some(slower)) = (right, slower) {
                 slower.verify(&password);
+            }
+            // Before another one of this user takes its turn.
+            if let (true, Some((verified, key))) = (right, cache) {
+                verified.remember(key);
             }
             drop(permit);
             right

@@ -25,6 +25,8 @@ pub struct Trouble {
     pub line: Option<usize>,
     /// The mistake, and what to do.
     pub what: Reason,
+    /// Whether the line is whole, but its user is one of the configuration itself.
+    pub is_double: bool,
 }
 
 impl Trouble {
@@ -34,6 +36,7 @@ impl Trouble {
             path: path.map(Path::to_owned),
             line: None,
             what: what.into(),
+            is_double: false,
         }
     }
 
@@ -131,20 +134,27 @@ impl Passwords {
     /// Adds the users of a file. Lines with a mistake add nobody; the mistakes are returned too.
     fn with_file(mut self, path: &Path, text: &str) -> (Passwords, Vec<Trouble>) {
         let mut troubles = Vec::new();
+        let named = self.hashes.len();
+        let is_named = |all: &Passwords, user: &str| all.users.get(user).is_some_and(|&index| index < named);
         for (index, line) in text.lines().enumerate() {
             let line = line.trim();
             if line.is_empty() || line.starts_with('#') {
                 continue;
             }
-            let added = match line.split_once(':') {
-                Some((user, hash)) => self.add(user, hash),
-                None => Err("there is no colon; a line is user:hash".into()),
+            let (added, is_double) = match line.split_once(':') {
+                Some((user, hash)) if is_named(&self, user) && Hash::parse(hash).is_ok() => {
+                    let what = format!("user {user:?} is in 'users' too, where the hash counts; remove one of them");
+                    (Err(what), true)
+                }
+                Some((user, hash)) => (self.add(user, hash), false),
+                None => (Err("there is no colon; a line is user:hash".into()), false),
             };
             if let Err(what) = added {
                 troubles.push(Trouble {
                     path: Some(path.to_owned()),
                     line: Some(index + 1),
                     what: what.into(),
+                    is_double,
                 });
             }
         }

@@ -1,5 +1,6 @@
 //! Tests of the login: files and lists of users, the cache, what is logged, and the limits of the cost.
 
+use super::verified::{REMEMBERED, REMEMBERED_MAX};
 use super::*;
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
@@ -25,7 +26,11 @@ fn open(folder: &Folder, file: &str) -> (Result<Auth, Vec<Trouble>>, Lines) {
         users: Vec::new(),
         password_file: Some(folder.write("passwords", file)),
     };
-    (Auth::open(&settings, say), lines)
+    let auth = Auth::open(&settings, say).map(|auth| Auth {
+        verified: Arc::default(),
+        ..auth
+    });
+    (auth, lines)
 }
 
 fn hash(password: &str) -> String {
@@ -71,7 +76,7 @@ fn users_come_in_with_their_password_and_nobody_else() {
         assert_eq!(ask("ali", "sesame").unwrap(), User("ali".into()));
         assert_eq!(ask("bea", "Pass£wort:").unwrap(), User("bea".into()));
     }
-    assert_eq!(locked(&auth.verified).len(), 2);
+    assert_eq!(locked(&auth.verified.until).len(), 2);
     assert!(locked(&lines).is_empty());
 
     for (user, password) in [
@@ -89,7 +94,7 @@ fn users_come_in_with_their_password_and_nobody_else() {
     assert_eq!(challenge, b"Basic realm=\"the \\\"den\\\"\", charset=\"UTF-8\"");
     assert_eq!(status(&auth.decide(Some(b"Bearer x"), CLIENT)), 401);
     // No wrong credentials are in the cache.
-    assert_eq!(locked(&auth.verified).len(), 2);
+    assert_eq!(locked(&auth.verified.until).len(), 2);
 }
 
 #[test]
@@ -277,16 +282,95 @@ fn what_is_remembered_has_an_end_and_a_bound() {
     let (auth, _) = open(&folder, &format!("ali:{SESAME}"));
     let auth = auth.unwrap();
     assert_eq!(status(&auth.decide(Some(&field("ali", "sesame")), CLIENT)), 200);
-    let now = Instant::now();
+    let (verified, key) = (&auth.verified, [0, 1]);
     for number in 0..2 * REMEMBERED_MAX as u64 {
-        auth.remember([number, 0], now);
-        assert!(locked(&auth.verified).len() <= REMEMBERED_MAX);
+        verified.remember([number, 0]);
+        assert!(locked(&verified.until).len() <= REMEMBERED_MAX);
     }
-    locked(&auth.verified)
-        .values_mut()
-        .for_each(|until| *until -= REMEMBERED);
-    auth.remember([0, 1], now);
-    assert!(locked(&auth.verified).values().filter(|until| **until > now).count() == 1);
+    let age = |by| locked(&verified.until).values_mut().for_each(|until| *until -= by);
+    age(REMEMBERED);
+    verified.remember(key);
+    assert!(verified.has(key) && !verified.has([0, 0]));
+    // They stay while they are used.
+    for _ in 0..3 {
+        age(REMEMBERED / 2);
+        assert!(verified.has(key));
+    }
+    age(REMEMBERED);
+    assert!(!verified.has(key));
+}
+
+#[test]
+fn parallel_requests_of_a_user_compare_the_password_once() {
+    let folder = Folder::new();
+    let (auth, _) = open(&folder, &format!("ali:{}", bcrypt::hash("sesame", 8).unwrap()));
+    let mut auth = auth.unwrap();
+    auth.gate = Arc::new(Gate::new(2));
+    let auth = Arc::new(auth);
+    let ask_at_once = |auth: &Arc<Auth>| {
+        osier::run(|| {
+            let ask = |_| {
+                let auth = auth.clone();
+                osier::spawn(move || status(&auth.decide(Some(&field("ali", "sesame")), CLIENT)))
+            };
+            let fibers: Vec<_> = (0..WAITING - 8).map(ask).collect();
+            assert!(fibers.into_iter().all(|fiber| fiber.join().unwrap() == 200));
+        });
+        let passwords = auth.passwords().unwrap();
+        passwords.find("ali").unwrap().comparisons.load(Ordering::Relaxed)
+    };
+    let compared = ask_at_once(&auth);
+    assert!((1..=2).contains(&compared), "{compared}");
+    // A reload makes another one.
+    let (again, _) = open(&folder, &fs::read_to_string(folder.join("passwords")).unwrap());
+    let mut again = again.unwrap();
+    again.verified = Arc::clone(&auth.verified);
+    assert_eq!(ask_at_once(&Arc::new(again)), 0);
+}
+
+#[test]
+fn all_logins_of_the_process_have_one_cache() {
+    let folder = Folder::new();
+    let settings = Settings {
+        realm: "x".into(),
+        users: Vec::new(),
+        password_file: Some(folder.write("passwords", format!("ali:{SESAME}"))),
+    };
+    let [one, two] = [(); 2].map(|()| Auth::open(&settings, listener().0).unwrap());
+    assert!(Arc::ptr_eq(&one.verified, &two.verified));
+}
+
+#[test]
+fn a_user_of_the_configuration_keeps_no_change_of_the_file_away() {
+    let folder = Folder::new();
+    let path = folder.write(
+        "passwords",
+        format!("\u{feff}bob:{}\nali:{}\n", hash("old"), hash("else")),
+    );
+    let settings = Settings {
+        realm: "x".into(),
+        users: vec![("ali".into(), SESAME.into())],
+        password_file: Some(path.clone()),
+    };
+    let (say, lines) = listener();
+    let auth = Auth::open(&settings, say).unwrap();
+    let ask = |user: &str, password: &str| status(&auth.decide(Some(&field(user, password)), CLIENT));
+    let double =
+        "line 2: user \"ali\" is in 'users' too, where the hash counts; remove one of them; the other lines hold";
+    assert!(auth.mistakes().len() == 1 && auth.mistakes()[0].to_string().ends_with(double));
+    // The byte order mark is no part of the name.
+    assert_eq!(
+        (ask("ali", "sesame"), ask("ali", "else"), ask("bob", "old")),
+        (200, 401, 200)
+    );
+    locked(&lines).clear();
+    fs::write(path, format!("bob:{}\nali:{}\n", hash("new"), hash("else"))).unwrap();
+    auth.file.as_ref().unwrap().look_again();
+    assert_eq!(
+        (ask("bob", "new"), ask("bob", "old"), ask("ali", "sesame")),
+        (200, 401, 200)
+    );
+    assert!(locked(&lines)[0].ends_with(double), "{lines:?}");
 }
 
 #[test]
