@@ -197,7 +197,9 @@ fn template(text: &str) -> Result<Template, String> {
     if text.chars().any(|char| char.is_control() && char != '\t') {
         return Err("a value has no control characters; write it on one line".into());
     }
-    Template::parse(text)
+    // The unknown name may be the rest of a password.
+    let why = "a '$' begins $method, $host, $path, $query, $client or $header_NAME; a dollar sign is written '$$$$' in a configuration file";
+    Template::parse(text).map_err(|_| why.into())
 }
 
 /// A name as every reader compares it: case does not matter, and a CGI program reads `-` as `_`.

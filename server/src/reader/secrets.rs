@@ -11,13 +11,17 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 /// Keys whose values are secret, with all that is below them. A hash may be the password itself by mistake.
-const SECRETS: [&str; 3] = ["params", "secret", "users"];
+const SECRETS: [&str; 4] = ["params", REQUEST_HEADERS, "secret", "users"];
+const REQUEST_HEADERS: &str = "request_headers";
 
 /// Keys of tables that hold a secret. Somebody may write the secret in place of the table.
 const HOLDERS: [&str; 2] = ["auth", "binding"];
 
 /// The key of a URL whose password may also stand without a host.
 const REDIS: &str = "redis";
+
+/// The key of a URL whose query may have a token.
+const ASK: &str = "ask";
 
 /// Marks of a key in PEM form and of a JWK.
 const MARKS: [&str; 2] = [PEM, "\"kty\""];
@@ -45,11 +49,20 @@ fn collect(text: &str, key: &str, value: &Spanned<DeValue<'_>>, found: &mut Vec<
         _ if HOLDERS.contains(&key) => found.extend(leaves(value)),
         DeValue::Array(items) => items.iter().for_each(|item| collect(text, key, item, found)),
         DeValue::String(text) if is_content(text) => found.push(at),
-        DeValue::String(url) => match password(&text[at.clone()]) {
-            Some(hidden) => found.push(at.start + hidden.start..at.start + hidden.end),
-            None if key == REDIS && (!url.contains("//") || url.contains("//:")) => found.push(at),
-            None => {}
-        },
+        DeValue::String(url) => {
+            let quoted = &text[at.clone()];
+            let query = quoted
+                .find('?')
+                .filter(|_| key == ASK)
+                .map(|start| start + 1..quoted.len() - 1);
+            match password(quoted) {
+                None if key == REDIS && (!url.contains("//") || url.contains("//:")) => found.push(at),
+                password => {
+                    let hidden = password.into_iter().chain(query);
+                    found.extend(hidden.map(|hidden| at.start + hidden.start..at.start + hidden.end));
+                }
+            }
+        }
         _ => {}
     }
 }
@@ -131,8 +144,11 @@ fn names_secret(line: &str) -> bool {
         let mut names = SECRETS.iter().chain(&HOLDERS).chain([&REDIS]);
         names.any(|name| strsim::osa_distance(word, name) <= name.len() / 3)
     };
+    // A word of its own for the name with an underscore. `response_headers` are farther from it.
+    let mut long = line.split(|char: char| !char.is_alphanumeric() && char != '_');
+    let is_headers = |word: &str| strsim::osa_distance(word, REQUEST_HEADERS) <= 3;
     // The key that names the user of the process.
-    is_content(line) || words.any(|word| word != "user" && is_name(word))
+    is_content(line) || words.any(|word| word != "user" && is_name(word)) || long.any(is_headers)
 }
 
 /// The number of bytes at the beginning of a line that hold no value: `[table]`, `key =`, or a key with a colon by

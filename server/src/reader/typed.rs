@@ -192,7 +192,7 @@ impl<'s> Section<'s> {
         None
     }
 
-    /// Parses `text` and notes the error of `parse`. The message does not show a secret.
+    /// Parses `text` and notes the error of `parse`. The message does not show a secret, nor what a variable has filled in.
     pub fn understand<T, E: Display>(
         &self,
         key: &str,
@@ -202,8 +202,11 @@ impl<'s> Section<'s> {
         match parse(&text.value) {
             Ok(value) => Some(At { value, span: text.span }),
             Err(error) => {
-                // A variable may hold a URL with a password.
-                let is_secret = self.source.is_secret(&text.span) || secrets::password(&text.value).is_some();
+                // A variable may hold any secret.
+                let written = &self.source.text[text.span.clone()];
+                let is_filled = matches!(value::substitute(written, self.source.variable), Ok((_, true)));
+                let is_url = secrets::password(&text.value).is_some();
+                let is_secret = is_filled || is_url || self.source.is_secret(&text.span);
                 let shown = match is_secret {
                     true => String::new(),
                     false => format!(" cannot be \"{}\"", text.value.escape_debug()),

@@ -161,6 +161,30 @@ fn a_syntax_error_shows_the_key_and_not_the_value() {
 }
 
 #[test]
+fn the_fields_of_requests_to_a_backend_are_not_shown() {
+    let proxy = |fields: &str| route(&format!("request_headers = {{ {fields} }}\nproxy = \"a:1\""));
+    hides(&[
+        &proxy("Authorization = \"Bearer hunter2\", Host = \"x\""),
+        &proxy("Authorization = \"Bearer hun$ter2\""),
+        &proxy("Authorization = \"Bearer hunter2"),
+        &route("request_header = { Authorization = \"Bearer hunter2\" }\nproxy = \"a:1\""),
+        &acme("ask = \"ftp://host/?token=hunter2\""),
+        &acme("ask = \"ftp://me:hunter2@host/?token=hunter2\""),
+    ]);
+    // Nor is the value of a variable in any key.
+    for text in [
+        proxy("X-Api-Key = \"${OSIER_TEST_KEY}\""),
+        route("proxy = \"${OSIER_TEST_KEY}\""),
+    ] {
+        let (_, printed) = check_with(&text, |command| {
+            command.env("OSIER_TEST_KEY", "hunter2$x");
+        });
+        assert!(printed.contains("site.toml:3:"), "{printed}");
+        assert!(!printed.contains("hunter2"), "{printed}");
+    }
+}
+
+#[test]
 fn a_value_that_nobody_reads_is_not_shown() {
     hides(&[
         &route("respond = 204\nauth = { user = { ada = \"hunter2\" } }"),
