@@ -195,3 +195,15 @@ fn an_application_answers_what_is_no_file() {
     }
     assert_eq!(get("/.secret").status, 404);
 }
+
+#[test]
+fn a_condition_on_the_host_takes_the_names_that_lead_to_its_site() {
+    let sites = Sites::start(
+        "[[site]]\nhost = \"a.example\"\n\
+         [[site.route]]\nrewrite = { pattern = \"^/admin$\", to = \"/no\", if = [{ of = \"host\", is = \"a.example\" }] }\n\
+         [[site.route]]\npath = \"/no\"\nrespond = 403\n[[site.route]]\nrespond = \"in\"\n",
+    );
+    for host in ["a.example", "a.example.", "A.example:80", "a.example.:80"] {
+        assert_eq!(sites.get(host, "/admin").status, 403, "{host}");
+    }
+}

@@ -6,7 +6,6 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
-use ipnet::IpNet;
 use osier_web::compress;
 use percent_encoding::percent_decode;
 use regex::bytes::{Captures, Regex};
@@ -200,7 +199,9 @@ impl Check {
                     "a subject that is true or false cannot be compared with a value; use 'not' to negate it".into(),
                 );
             }
-            Test::Equals(text) if condition.of == Client => Expected::Among(clients(text)?),
+            Test::Equals(text) if condition.of == Client => {
+                Expected::Among(client::client(text).map_err(|why| format!("{text:?}: {why}"))?)
+            }
             Test::Equals(text) => Expected::Equal(template::parse(text, pattern)?),
             Test::Matches(text) => Expected::Fits(regex(text)?),
         };
@@ -298,18 +299,6 @@ impl Check {
     }
 }
 
-/// Parses the client or the network that a condition names.
-fn clients(text: &str) -> Result<client::Client, String> {
-    if text == "unix" {
-        return Ok(client::Client::Unix);
-    }
-    let address = || text.parse().map(|address: std::net::IpAddr| address.into());
-    let network: Result<IpNet, _> = text.parse().or_else(|_| address());
-    network
-        .map(client::Client::Net)
-        .map_err(|_| format!("{text:?} is neither an address nor a network such as 10.0.0.0/8, nor \"unix\""))
-}
-
 /// Looks for a file on the blocking pool, because a disk may be slow or on another machine.
 fn exists(path: Vec<u8>, kind: Kind) -> bool {
     if path.contains(&0) {
@@ -354,12 +343,13 @@ fn parameter<'q>(query: Option<&'q [u8]>, name: &str) -> Option<Cow<'q, [u8]>> {
         .map(|(_, value)| decode(value))
 }
 
-/// The host in lower case without its port. `[::1]:80` becomes `[::1]`.
+/// The host in lower case without its port and without the dot of a full name, as sites are found by it. `[::1]:80` becomes `[::1]`.
 fn host(facts: &dyn Facts) -> Option<String> {
     let host = facts.host()?;
     let end = host
         .rfind(':')
         .filter(|&colon| !host[colon..].contains(']'))
         .unwrap_or(host.len());
-    Some(host[..end].to_ascii_lowercase())
+    let name = &host[..end];
+    Some(name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase())
 }

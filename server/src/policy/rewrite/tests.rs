@@ -515,7 +515,7 @@ fn rules_that_cannot_be_are_named_all_at_once() {
         ),
         (
             when(path("^/a$", "/b"), Subject::Client, equals("example")),
-            "neither an address nor a network",
+            "write an address or a network",
         ),
         (when(path("^/a$", "/b"), Subject::Https, equals("on")), "true or false"),
         (
@@ -595,4 +595,22 @@ fn words_name_subjects() {
         assert_eq!(Subject::by_word(word, None).is_some(), !named, "{word}");
     }
     assert_eq!(Subject::by_word("lua", None), None);
+}
+
+#[test]
+fn a_condition_on_the_client_names_somebody() {
+    for (text, expected) in [
+        ("::ffff:10.0.0.1", "did you mean \"10.0.0.1/32\"?"),
+        ("::ffff:10.0.0.0/104", "did you mean \"10.0.0.0/8\"?"),
+        ("10.1.2.3/8", "did you mean \"10.0.0.0/8\"?"),
+        ("10", "write an address or a network"),
+    ] {
+        let condition = Condition {
+            of: Subject::Client,
+            is: Test::Equals(text.into()),
+            not: true,
+        };
+        let error = Check::compile(&condition, &Regex::new("").unwrap()).unwrap_err();
+        assert!(error.contains(text) && error.contains(expected), "{error}");
+    }
 }
