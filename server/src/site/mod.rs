@@ -59,6 +59,11 @@ const LOG_BITS: u32 = 16;
 const AMBIGUOUS: &str =
     "another route would fit if '%2F' in the path were read as '/', or without the parameters of its segments";
 
+/// The most names of scripts before the last segment of a path.
+const SCRIPTS_MAX: usize = 32;
+/// The reason why a path with more is refused.
+const MANY_SCRIPTS: &str = "more than 32 segments before the last one have the name of a script";
+
 /// The method that only routes take whose `methods` name it.
 const TRACE: &str = "TRACE";
 
@@ -295,9 +300,13 @@ impl Site {
             if !route.takes(request.method(), &path) {
                 continue;
             }
-            let route = match route.script_suffixes.is_empty() {
-                true => route,
-                false => self.route_of_script(number, request.method(), &path).unwrap_or(route),
+            let route = match &*route.script_suffixes {
+                [] => route,
+                // Each of them is compared with globs, over its whole length.
+                suffixes if path::scripts(&path, suffixes).nth(SCRIPTS_MAX).is_some() => {
+                    return self.refuse_path(request, MANY_SCRIPTS.into());
+                }
+                _ => self.route_of_script(number, request.method(), &path).unwrap_or(route),
             };
             let rules = match &route.handler {
                 Opened::Answers(handler) => {

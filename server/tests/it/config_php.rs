@@ -311,6 +311,22 @@ fn a_glob_for_scripts_takes_what_follows_them() {
     );
 }
 
+#[test]
+fn a_path_through_many_scripts_is_refused() {
+    let folder = Sites::folder();
+    folder.write("www/a.php", "<?php");
+    let sites = Sites::start_in(
+        folder,
+        "[[site]]\n[[site.route]]\nglob = \"/uploads/**/*.php\"\nrespond = 404\n\
+         [[site.route]]\nfastcgi = { root = \"www\", to = \"127.0.0.1:1\" }\n",
+    );
+    for (count, status) in [(32, 502), (33, 400), (1000, 400)] {
+        let path = "/a.php".repeat(count) + "/x";
+        assert_eq!(sites.get("x", &path).status, status, "{count}");
+    }
+    sites.wait_until_said("more than 32 segments before the last one have the name of a script");
+}
+
 /// An application without scripts, which says how often it got each of these parameters. Its port.
 fn application(pairs: &'static [&'static [u8]]) -> u16 {
     let application = TcpListener::bind("127.0.0.1:0").unwrap();
