@@ -77,6 +77,9 @@ pub struct AccessLog {
     /// The file that [`AccessLog::reopen`] opens again. None for another destination.
     path: Option<PathBuf>,
     syslog: Option<syslog::Header>,
+    /// Whether lines go to standard error and begin with a field. The journal takes `<0>` at the beginning of a line for a
+    /// priority, which a client must not choose.
+    hides_priority: bool,
     /// Bytes of the longest line that its readers take whole.
     longest: usize,
 }
@@ -127,6 +130,7 @@ impl AccessLog {
         Ok(Some(AccessLog {
             path,
             syslog: header,
+            hides_priority: settings.to == To::Stderr && settings.format.begins_with_field(),
             longest,
             ..log
         }))
@@ -168,6 +172,7 @@ impl AccessLog {
             writer: Writer::start(out, false, report)?,
             path: None,
             syslog: None,
+            hides_priority: false,
             longest: usize::MAX,
         })
     }
@@ -222,6 +227,9 @@ impl AccessLog {
             Format::Json(fields) if fields.is_empty() => json(line, entry),
             Format::Json(fields) => json_of(line, fields, entry),
             Format::Template(form) => template(line, form, entry),
+        }
+        if self.hides_priority && line.starts_with(b"<") {
+            line.splice(..1, *b"\\x3c");
         }
     }
 

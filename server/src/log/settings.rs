@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use osier_web::Level;
 
-use super::fields::{Field, Template};
+use super::fields::{Field, Piece, Template};
 use super::syslog;
 
 /// The destination of a log.
@@ -38,6 +38,13 @@ pub enum Format {
     /// One JSON object, with these fields. Empty for the default ones.
     Json(Vec<Field>),
     Template(Template),
+}
+
+impl Format {
+    /// Whether a line begins with the value of a field.
+    pub fn begins_with_field(&self) -> bool {
+        matches!(self, Format::Template(template) if matches!(template.pieces.first(), Some(Piece::Field(..))))
+    }
 }
 
 /// An access log.

@@ -673,6 +673,22 @@ fn a_template_chooses_the_fields_of_a_line() {
 }
 
 #[test]
+fn no_client_chooses_the_priority_of_a_line_in_the_journal() {
+    let text = |log: &str| format!("log = {log}\n[[site]]\n[[site.route]]\nrespond = \"x\"\n");
+    let agent = ["User-Agent: <0>lost"];
+    let sites = Sites::start(&text("\"$header_user_agent $status\""));
+    sites.ask("GET", "x", "/", &agent);
+    sites.wait_until_said("\\x3c0>lost 200\n");
+    // The text of the template itself is the operator's, and a file has no priorities.
+    sites.reload(&text("\"<6>$header_user_agent $status\""));
+    sites.ask("GET", "x", "/", &agent);
+    sites.wait_until_said("\n<6>\\x3c0\\x3elost 200\n");
+    sites.reload(&text("{ file = \"log\", format = \"$header_user_agent\" }"));
+    sites.ask("GET", "x", "/", &agent);
+    line_with(&sites, "log", "<0>lost");
+}
+
+#[test]
 fn chosen_fields_of_an_object_and_milliseconds() {
     let fields = "[\"time\", \"site\", \"host\", \"path\", \"status\", \"duration_ms\", \"request_id\", \"header_user_agent\", \"header_x_none\"]";
     let text = format!(
