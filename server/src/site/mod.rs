@@ -149,15 +149,16 @@ impl Snapshot {
         {
             return Response::internal_error(error).into();
         }
+        if request.path() == "*" {
+            // OPTIONS for the whole server (RFC 9110 9.3.7): no resource is named, so the response is empty, and there is no
+            // place to redirect it to.
+            return Response::new(StatusCode::NO_CONTENT).into();
+        }
         if let Some(to_https) = site.to_https
             && !request.is_https()
             && challenges::token(request.path()).is_none()
         {
             return site.policies.refuse(request, to_https.redirect(request)).into();
-        }
-        if request.path() == "*" {
-            // OPTIONS for the whole server (RFC 9110 9.3.7): no resource is named, so the response is empty.
-            return Response::new(StatusCode::NO_CONTENT).into();
         }
         match site.dispatch(request) {
             Routed::Answer(answer) => answer,

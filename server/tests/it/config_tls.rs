@@ -218,6 +218,9 @@ fn the_clear_is_redirected_and_browsers_are_told_to_stay() {
         );
         assert_eq!(reply.field("strict-transport-security"), None);
     }
+    // The server as a whole has no address.
+    let reply = sites.ask("OPTIONS", "example.org", "*", &[]);
+    assert_eq!((reply.status, reply.field("location")), (204, None));
     // A program that gets the certificate has its answers in the files of the site.
     let reply = sites.get("example.org", "/.well-known/acme-challenge/token");
     assert_eq!((reply.status, reply.text()), (200, "site"));
