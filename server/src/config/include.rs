@@ -152,6 +152,7 @@ impl Texts {
         }
         if is_read {
             note_strange_keys(&table, &mut note);
+            note_keys_without_header(text, &table, &mut note);
         }
         if let Some((key, value)) = table.get_ref().get_key_value("site")
             && !matches!(value.get_ref(), DeValue::Array(_))
@@ -174,6 +175,28 @@ impl Texts {
 fn read_text(path: &Path, root: Option<&Path>) -> Result<String, Reason> {
     let seen = inside(root, path).ok_or("lies outside of 'chroot'")?;
     String::from_utf8(super::read(&seen)?).map_err(|_| "is not UTF-8".into())
+}
+
+/// Notes the sites and policies that stand before the first header of a file. In the whole text they would be keys of the last
+/// table before the file.
+fn note_keys_without_header(text: &str, table: &Spanned<DeTable<'_>>, note: &mut impl FnMut(Range<usize>, String)) {
+    let keys = table
+        .get_ref()
+        .keys()
+        .filter(|key| KEYS.contains(&key.get_ref().as_ref()));
+    for key in keys.filter(|key| !text[..key.span().start].trim_end().ends_with('[')) {
+        let form = match key.get_ref().as_ref() {
+            "site" => "[[site]]",
+            _ => "[policy.NAME]",
+        };
+        note(
+            key.span(),
+            format!(
+                "'{}' before the first header of an included file: write it below {form}",
+                key.get_ref()
+            ),
+        );
+    }
 }
 
 /// Notes the keys that an included file may not have.

@@ -198,17 +198,36 @@ pub fn site(section: &Section<'_>, acme: &acme::Settings) -> (SiteTls, Places) {
 fn certificate(section: &Section<'_>, acme: &acme::Settings, places: &mut Places) -> Option<CertificateFrom> {
     let own_at = section.key("acme");
     let own = section.section("acme").map(|section| super::acme::read(section, acme));
+    let mistakes = section.source().mistake_count();
+    let found = certificate_from(section, own.as_ref().unwrap_or(acme), acme, places);
+    let Some(at) = own_at else { return found };
+    let text = match found {
+        Some(CertificateFrom::Auto(_)) => return found,
+        Some(CertificateFrom::OnDemand) => {
+            "a site with tls = \"on-demand\" has no 'acme' of its own: set the keys of [acme]"
+        }
+        // The mistake in 'tls' comes first.
+        _ if section.source().mistake_count() > mistakes => return found,
+        _ => "'acme' of a site is for tls = \"auto\", which this one does not have: write it, or remove 'acme'",
+    };
+    section.source().problem(&at, text);
+    found
+}
+
+/// Reads `tls` of a site. `own` are the settings for its certificate, `acme` those of certificates on demand.
+fn certificate_from(
+    section: &Section<'_>,
+    own: &acme::Settings,
+    acme: &acme::Settings,
+    places: &mut Places,
+) -> Option<CertificateFrom> {
     let value = section.any("tls")?;
     match value.get_ref() {
         DeValue::String(_) => {
             let text = section.as_string("tls", value, FORMS)?;
             match text.value.as_str() {
-                "auto" => return Some(CertificateFrom::Auto(Box::new(own.unwrap_or_else(|| acme.clone())))),
+                "auto" => return Some(CertificateFrom::Auto(Box::new(own.clone()))),
                 "on-demand" => {
-                    if let Some(at) = own_at {
-                        let text = "a site with tls = \"on-demand\" has no 'acme' of its own: set the keys of [acme]";
-                        section.source().problem(&at, text);
-                    }
                     if acme.ask.is_none() {
                         let text = "tls = \"on-demand\" needs 'ask' in [acme]: a URL that says which names may have a certificate";
                         section.source().problem(&value.span(), text);

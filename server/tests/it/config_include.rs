@@ -175,6 +175,16 @@ fn files_that_cannot_be_included_are_named() {
         ),
         (
             "\"sites/*.toml\"",
+            "policy.inner.deny = \"10.0.0.0/8\"\n[[site]]\nhost = \"a.example\"\n[[site.route]]\nrespond = 204\n",
+            "DIR/sites/a.toml:1:1: 'policy' before the first header of an included file: write it below [policy.NAME]",
+        ),
+        (
+            "\"sites/*.toml\"",
+            "site = [{ host = \"a.example\" }]\n",
+            "DIR/sites/a.toml:1:1: 'site' before the first header of an included file: write it below [[site]]",
+        ),
+        (
+            "\"sites/*.toml\"",
             "[policy.main.headers]\nX-More = \"1\"\n",
             "DIR/sites/a.toml:1:9: another file has a [policy.main]",
         ),

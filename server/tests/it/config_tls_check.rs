@@ -121,6 +121,14 @@ fn values_of_the_wrong_kind() {
             "a site with tls = \"on-demand\" has no 'acme' of its own: set the keys of [acme]",
         ),
         (
+            own("acme = { email = \"a@b\" }"),
+            "'acme' of a site is for tls = \"auto\", which this one does not have: write it, or remove 'acme'",
+        ),
+        (
+            own("acme = { email = \"a@b\" }\ntls = \"internal\""),
+            "'acme' of a site is for tls = \"auto\", which this one does not have: write it, or remove 'acme'",
+        ),
+        (
             format!("[shared]\nredis = \"redis://a/3\"\n{}", own("tls = \"internal\"")),
             "'redis': only the database 0 is used; give this server keys of its own by 'prefix'",
         ),
