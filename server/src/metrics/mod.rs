@@ -14,6 +14,7 @@
 mod caches;
 mod chats;
 pub mod fibers;
+pub mod guard;
 mod page;
 mod process;
 mod routes;
@@ -32,8 +33,6 @@ use osier_web::http::StatusCode;
 use osier_web::upstream::{BackendStats, Leftover, Upstream};
 use osier_web::wrap::cache::Store;
 use osier_web::{Connections, Protocol, Request, Response, Router};
-
-use crate::welcome::guard;
 
 pub use self::routes::{ROUTES_MAX, Routes};
 pub use self::series::Series;

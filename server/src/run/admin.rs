@@ -13,9 +13,9 @@ use osier_web::{Listener, Listening, Request, Server, ShutdownHandle, SocketFile
 use crate::config::Bind;
 use crate::log::operator::Say;
 use crate::metrics::Admin;
+use crate::metrics::guard;
 use crate::run::listeners::{Ending, clones};
 use crate::run::startup::Process;
-use crate::welcome::guard;
 
 /// The time that in-flight scrapes get at shutdown.
 const DRAIN: Duration = Duration::from_secs(1);

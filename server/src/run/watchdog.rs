@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use crate::process::systemd::Notify;
 
-/// What the fiber and the code that starts it share.
+/// The state that the fiber shares with the code that starts it.
 #[derive(Clone, Debug, Default)]
 pub struct Watchdog {
     /// Whether another process is the service.

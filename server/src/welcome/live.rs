@@ -13,9 +13,9 @@ use osier_web::http::{StatusCode, Version};
 use osier_web::{Connections, Protocol, Request, Response, sse};
 use serde_json::{Value, json};
 
-use super::guard;
 use super::requests::Requests;
 use crate::metrics::fibers::{self, Exclusive, later};
+use crate::metrics::guard;
 
 /// The time between two events. Charts move, and the cost is small.
 const INTERVAL: Duration = Duration::from_millis(500);

@@ -8,7 +8,6 @@
 //! content security policy enforces that.
 
 mod docs;
-pub mod guard;
 mod live;
 mod requests;
 

@@ -527,7 +527,7 @@ impl Conn {
         self.stage = Some(Box::new(stage));
     }
 
-    /// Rests until the next request begins. What wakes it without one, such as the question of an upgrade, does not renew its time.
+    /// Rests until the next request begins. A wake-up without one, such as the question of an upgrade, does not renew its time.
     fn sleep(&mut self) -> AfterBurst {
         self.stage = None;
         let rested = self.link.rest();

@@ -77,7 +77,7 @@ const ID_LENGTH: usize = 43;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
     /// The name of the cookie. A name that begins with `__Host-` keeps other hosts of the domain from setting it; it
-    /// needs `secure`, the path `/` and no domain. Of eight cookies with this name, the first one counts that is the id of a
+    /// needs `secure`, the path `/` and no domain. The first of eight cookies with this name counts whose value is the id of a
     /// session. Default: `session`.
     pub name: String,
     /// Time for which a session is kept. A use renews it once half of it has passed, so a session ends between half of
