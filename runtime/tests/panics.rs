@@ -294,6 +294,8 @@ fn a_panic_whose_line_nobody_takes_ends_its_fiber_alone() {
         return Runtime::builder().workers(1).build().unwrap().run(|| {
             assert!(osier::spawn(panics_here).join().is_err());
             assert!(osier::spawn_future(async { panics_here() }).join().is_err());
+            // The panic has the lock of the stream.
+            assert!(osier::spawn(|| eprintln!("a value: {Unshowable}")).join().is_err());
             osier::fiber::say(format_args!("a line outside of a panic"));
         });
     }
@@ -314,6 +316,14 @@ fn a_panic_whose_line_nobody_takes_ends_its_fiber_alone() {
         "{}: {text}",
         output.status
     );
+}
+
+struct Unshowable;
+
+impl std::fmt::Display for Unshowable {
+    fn fmt(&self, _: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        panic!("on purpose")
+    }
 }
 
 #[inline(never)]

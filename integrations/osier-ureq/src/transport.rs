@@ -5,7 +5,7 @@ use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr};
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use osier::net::{TcpStream, ToSocketAddrs};
 use ureq::Error;
@@ -66,6 +66,11 @@ fn is_on_fiber() -> bool {
     osier::fiber::id().is_some()
 }
 
+/// The timeout of the socket. A fiber needs none, and must not have that of a thread which has used the connection before.
+fn limit_of_thread(timeout: NextTimeout) -> Option<Duration> {
+    timeout.not_zero().filter(|_| !is_on_fiber()).map(|limit| *limit)
+}
+
 /// Makes a call that waits, within ureq's timeout if the caller is a fiber.
 fn limited<T>(timeout: NextTimeout, call: impl FnOnce() -> io::Result<T>) -> Result<T, Error> {
     let Some(limit) = timeout.not_zero().filter(|_| is_on_fiber()) else {
@@ -85,19 +90,19 @@ fn of_thread(error: io::Error, timeout: NextTimeout) -> Error {
     }
 }
 
-/// Connects to the first address that answers, in the time that is left.
+/// Connects to the first address that answers. Each has an equal part of the time that is left.
 fn connect_on_thread(addresses: &[SocketAddr], timeout: NextTimeout) -> Result<TcpStream, Error> {
     let Some(limit) = timeout.not_zero() else {
         return Ok(TcpStream::connect(addresses)?);
     };
     let until = Instant::now().checked_add(*limit);
     let mut failed = Error::HostNotFound;
-    for address in addresses {
+    for (address, others) in addresses.iter().zip((1..=addresses.len()).rev()) {
         let left = until.map_or(*limit, |until| until.saturating_duration_since(Instant::now()));
         if left.is_zero() {
             return Err(Error::Timeout(timeout.reason));
         }
-        match TcpStream::connect_timeout(address, left) {
+        match TcpStream::connect_timeout(address, left.div_f64(others as f64)) {
             Ok(stream) => return Ok(stream),
             Err(error) => failed = of_thread(error, timeout),
         }
@@ -135,9 +140,7 @@ impl Transport for Stream {
         let mut stream = &self.stream.0;
         let output = &self.buffers.output()[..amount];
         let timeout = timeout.for_write();
-        if !is_on_fiber() {
-            stream.set_write_timeout(timeout.not_zero().map(|limit| *limit))?;
-        }
+        stream.set_write_timeout(limit_of_thread(timeout))?;
         limited(timeout, || stream.write_all(output))
     }
 
@@ -145,9 +148,7 @@ impl Transport for Stream {
         let mut stream = &self.stream.0;
         let room = self.buffers.input_append_buf();
         let timeout = timeout.for_read();
-        if !is_on_fiber() {
-            stream.set_read_timeout(timeout.not_zero().map(|limit| *limit))?;
-        }
+        stream.set_read_timeout(limit_of_thread(timeout))?;
         let count = limited(timeout, || stream.read(room))?;
         self.buffers.input_appended(count);
         Ok(count > 0)

@@ -25,6 +25,7 @@ mod config_http2;
 mod config_include;
 mod config_links;
 mod config_logs;
+mod config_logs_mistakes;
 mod config_missing;
 mod config_php;
 mod config_policy;

@@ -9,7 +9,7 @@ use crate::conn::close::CloseReason;
 use crate::conn::log::record::{Level, Record};
 use crate::conn::rest::Unsent;
 use crate::conn::worker::Link;
-use crate::conn::{Conn, First, Stage, after};
+use crate::conn::{Conn, EMPTY_LINE, First, Stage, after};
 
 /// A response that is not all sent.
 pub(super) struct Sending {
@@ -67,7 +67,7 @@ impl Conn {
                 false => self.linger(CloseReason::LastResponse),
             };
         }
-        if !received.is_empty() {
+        if !received.is_empty() && *received != *EMPTY_LINE {
             return self.burst_on([&received, &[]], First::Input);
         }
         self.link.end();

@@ -238,6 +238,8 @@ impl Burst<'_> {
     fn reset_if_end_is_framing(&self, transfer: Transfer) {
         let socket = self.peer.transport().and_then(Transport::plain);
         if let (Transfer::UntilClose, Some(socket)) = (transfer, socket) {
+            // Bytes that are sent last, with an end, would come before the reset.
+            self.output.state().buffer.clear();
             Link::abandon(socket);
         }
     }

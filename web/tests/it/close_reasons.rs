@@ -25,6 +25,15 @@ fn router() -> Router {
                 Err(io::Error::other("no more"))
             })
         })
+        .get("/cut", |_| {
+            Response::stream(|out| {
+                out.write_all(&[b'x'; 1000])?;
+                out.flush()?;
+                // The connection still has these bytes when the body fails.
+                out.write_all(b"more")?;
+                Err(io::Error::other("no more"))
+            })
+        })
         .get("/up", |_| {
             Response::upgrade("test", |client| {
                 let _ = client.write_all(b"bye");
@@ -234,16 +243,21 @@ fn an_end_that_is_the_only_framing_is_a_reset_if_the_body_is_cut() {
         |server| server,
         |address| {
             // The chunks of HTTP/1.1 tell that the last one is missing.
-            for (head, is_reset) in [("HTTP/1.0\r\n\r\n", true), ("HTTP/1.1\r\nHost: t\r\n\r\n", false)] {
+            for (head, is_reset) in [
+                ("/broken HTTP/1.0\r\n\r\n", true),
+                ("/cut HTTP/1.0\r\n\r\n", true),
+                ("/broken HTTP/1.1\r\nHost: t\r\n\r\n", false),
+                ("/cut HTTP/1.1\r\nHost: t\r\n\r\n", false),
+            ] {
                 let mut client = TcpStream::connect(address).unwrap();
-                write!(client, "GET /broken {head}").unwrap();
+                write!(client, "GET {head}").unwrap();
                 let end = client.read_to_end(&mut Vec::new());
                 let is_end = |error: io::Error| error.kind() == io::ErrorKind::ConnectionReset;
                 assert_eq!(end.is_err_and(is_end), is_reset, "{head}");
             }
         },
     );
-    assert_eq!(reasons, [CloseReason::Failed; 2]);
+    assert_eq!(reasons, [CloseReason::Failed; 4]);
 }
 
 #[test]
