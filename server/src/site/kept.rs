@@ -1,8 +1,9 @@
 //! The parts of the old snapshot that each scope of a new one keeps.
 //!
-//! A scope first gets the parts that are its own: those of an equal scope, then those of the same hosts and conditions. This is done for
-//! every scope of the new file before the first part is taken. Only the parts of scopes that are gone remain for others,
-//! the nearest one first. So a new site takes nothing from a site that stays.
+//! A scope first gets the parts that are its own: those of an equal scope, then those of the same hosts and conditions on a listener in
+//! common, then those of the same conditions with a host and a listener in common. This is done for every scope of the new file before the
+//! first part is taken. The parts of scopes that are gone remain for others, the nearest one first, if their kind may cross sites
+//! and routes. Chats and what limits clients may not: their members would meet strangers.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -59,8 +60,10 @@ impl Scope {
             .iter()
             .flat_map(|route| route.path.iter().chain(&route.globs).chain(&route.methods));
         let listeners = self.site.listeners.iter().filter(|_| with_listeners);
-        let parts = listeners.chain([&hosts]).chain(of_route).map(String::as_str);
-        parts.collect::<Vec<_>>().join(" ")
+        let conditions: Vec<&str> = of_route.map(String::as_str).collect();
+        let before: String = listeners.map(|listener| format!("{listener} ")).collect();
+        // A route without conditions leaves the blank, as processes before this one do.
+        format!("{before}{hosts} {}", conditions.join(" "))
     }
 }
 
@@ -72,12 +75,6 @@ impl SiteScope {
 
     fn common_hosts(&self, other: &SiteScope) -> usize {
         self.hosts.iter().filter(|host| other.hosts.contains(host)).count()
-    }
-
-    /// Whether both answer for some host, or are the default of one listener.
-    fn is_akin(&self, other: &SiteScope) -> bool {
-        let are_defaults = self.is_default && other.is_default;
-        self.common_hosts(other) > 0 || (are_defaults && self.shares_listener(other))
     }
 }
 
@@ -111,21 +108,34 @@ impl<'o, K: PartialEq, V: Clone> Kept<'o, K, V> {
     /// Gives every scope its own parts. `wanted` has the scopes of the new file with the keys of their parts, in order.
     pub fn new(parts: &'o [Part<K, V>], mut wanted: Vec<(Scope, K)>) -> Self {
         let mut at: HashMap<_, Vec<usize>> = HashMap::new();
+        let mut by_host: HashMap<_, Vec<usize>> = HashMap::new();
         for (number, Part { scope, .. }) in parts.iter().enumerate() {
             at.entry((&scope.site.hosts, &scope.route)).or_default().push(number);
+            for host in &scope.site.hosts {
+                by_host.entry((host, &scope.route)).or_default().push(number);
+            }
         }
         let (mut own, mut given) = (HashMap::<Scope, Vec<usize>>::new(), vec![false; parts.len()]);
-        let are_alike: [fn(&SiteScope, &SiteScope) -> bool; 3] =
-            [SiteScope::eq, SiteScope::shares_listener, |one, _| {
-                !one.hosts.is_empty()
-            }];
-        for are_alike in are_alike {
+        let are_alike: [(bool, fn(&SiteScope, &SiteScope) -> bool); 3] = [
+            (true, SiteScope::eq),
+            (true, SiteScope::shares_listener),
+            (false, SiteScope::shares_listener),
+        ];
+        for (have_equal_hosts, are_alike) in are_alike {
             wanted.retain(|(scope, key)| {
-                let mut here = at.get(&(&scope.site.hosts, &scope.route)).into_iter().flatten();
-                let found = here.find(|&&number| {
-                    let part = &parts[number];
-                    !given[number] && are_alike(&part.scope.site, &scope.site) && part.key == *key
-                });
+                let with = |host| by_host.get(&(host, &scope.route)).into_iter().flatten();
+                let fits = |number: &&usize| {
+                    let part = &parts[**number];
+                    !given[**number] && are_alike(&part.scope.site, &scope.site) && part.key == *key
+                };
+                let found = match have_equal_hosts {
+                    true => at
+                        .get(&(&scope.site.hosts, &scope.route))
+                        .into_iter()
+                        .flatten()
+                        .find(fits),
+                    false => scope.site.hosts.iter().flat_map(with).find(fits),
+                };
                 if let Some(&number) = found {
                     given[number] = true;
                     own.entry(scope.clone()).or_default().push(number);
@@ -136,9 +146,8 @@ impl<'o, K: PartialEq, V: Clone> Kept<'o, K, V> {
         Kept { parts, own, given }
     }
 
-    /// Takes a part with this key: one of `scope` itself, or else the nearest one that no scope owns. `crosses`: also from a
-    /// site that has no host in common. All parts are compared only if `scope` has none of its own, so a reload that changes little
-    /// compares little.
+    /// Takes a part with this key: one of `scope` itself, or else, if it `crosses`, the nearest one that no scope owns. All parts are compared only
+    /// if `scope` has none of its own, so a reload that changes little compares little.
     pub fn take(&mut self, scope: &Scope, key: &K, crosses: bool) -> Option<V> {
         let fits = |number: &usize| self.parts[*number].key == *key;
         let own = self.own.get_mut(scope).and_then(|own| {
@@ -146,7 +155,6 @@ impl<'o, K: PartialEq, V: Clone> Kept<'o, K, V> {
             Some(own.remove(at))
         });
         let number = own.or_else(|| {
-            let is_near = |number: &usize| crosses || self.parts[*number].scope.site.is_akin(&scope.site);
             let nearness = |number: &usize| {
                 let Scope { site, route } = &self.parts[*number].scope;
                 let has_name = site.hosts.first() == scope.site.hosts.first();
@@ -154,7 +162,7 @@ impl<'o, K: PartialEq, V: Clone> Kept<'o, K, V> {
                 (*route == scope.route, has_name, common, Reverse(*number))
             };
             let free = (0..self.parts.len()).filter(|number| !self.given[*number]);
-            free.filter(fits).filter(is_near).max_by_key(nearness)
+            free.filter(|_| crosses).filter(fits).max_by_key(nearness)
         })?;
         self.given[number] = true;
         Some(self.parts[number].value.clone())
@@ -215,7 +223,8 @@ mod tests {
             Some("b/x"),
             "the same route, of the first site"
         );
-        assert_eq!(kept.take(&scope("a", "/new"), &1, false), Some("a/y"), "the same site");
+        assert_eq!(kept.take(&scope("a", "/new"), &1, false), None, "another route");
+        assert_eq!(kept.take(&scope("a", "/new"), &1, true), Some("a/y"), "the same site");
         assert_eq!(kept.take(&scope("c", "/new"), &1, true), Some("a/x again"));
         assert_eq!(kept.take(&scope("a", "/x"), &1, true), None);
     }
@@ -243,13 +252,18 @@ mod tests {
             }
             let moved = scope_on("new", host, "/x");
             let mut kept = Kept::new(&parts, vec![(moved.clone(), 1)]);
-            let expected = (!host.is_empty()).then_some("in");
-            assert_eq!(
-                kept.take(&moved, &1, false),
-                expected,
-                "the default sites of two listeners have nothing in common"
-            );
+            assert_eq!(kept.take(&moved, &1, false), None, "there are none of its clients");
         }
+        // The site of `in` gets an alias, and `out` the host.
+        let parts = [part(scope_on("in", "a", "/x"), 1, "in")];
+        let mut aliased = scope_on("in", "a", "/x");
+        Arc::make_mut(&mut aliased.site).hosts.push(Host::Exact("alias".into()));
+        let (new, other) = (scope_on("out", "a", "/x"), scope_on("in", "a", "/y"));
+        let wanted = [&new, &other, &aliased].map(|scope| (scope.clone(), 1));
+        let mut kept = Kept::new(&parts, wanted.to_vec());
+        assert_eq!(kept.take(&new, &1, false), None);
+        assert_eq!(kept.take(&other, &1, false), None);
+        assert_eq!(kept.take(&aliased, &1, false), Some("in"));
         let names = ["in", "out"].map(|listener| scope_on(listener, "a", "/x").name(true));
         assert_eq!(names, ["in a /x", "out a /x"]);
         assert_eq!(scope("a", "/x").name(false), "a /x");

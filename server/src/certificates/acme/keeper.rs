@@ -16,6 +16,8 @@
 //! is due. The first fiber reads that clock at least every [`LOOK`], so a jump forward is noticed. After a jump back, a
 //! certificate whose time lies more than [`FARTHEST`] ahead is due, too: no pause is that long.
 
+mod spread;
+
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, HashSet, VecDeque};
 use std::io;
@@ -23,6 +25,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use osier::sync::Event;
+
+use spread::{chance, minutes};
 
 use super::issue::{self, ASK, Obtained, Read, Resources, Subject};
 use super::order::Kind;
@@ -294,6 +298,15 @@ impl Keeper {
         (*self.subject(index) == *subject).then_some(index)
     }
 
+    fn anew(&self) -> Progress {
+        Progress {
+            due: self.wall(),
+            failures: 0,
+            is_waiting: false,
+            unstored: None,
+        }
+    }
+
     /// Goes on with a subject after the work on it, here or in the keeper of the next configuration. Without `progress`
     /// it is given up.
     fn go_on(&self, index: usize, progress: Option<Progress>) {
@@ -301,7 +314,8 @@ impl Keeper {
         if let Some(next) = state.successor.clone() {
             drop(state);
             if let Some(place) = next.place_of(&self.subject(index)) {
-                next.go_on(place, progress);
+                // A subject that is given up here may be wanted there.
+                next.go_on(place, progress.or_else(|| Some(next.anew())));
             }
             return;
         }
@@ -311,6 +325,7 @@ impl Keeper {
                 state.places.remove(&self.subject(index).names);
                 state.served.remove(&index);
                 state.outdated.remove(&index);
+                state.failures[index] = 0;
                 state.given_up.push(index);
             }
         }
@@ -440,6 +455,7 @@ impl Keeper {
             }
         };
         let read = found.as_ref().and_then(|stored| issue::read(&stored.chain));
+        let has_served = self.state().served.contains_key(&index);
         let is_outdated = found.as_ref().is_some_and(|stored| self.is_outdated(index, stored));
         match &found {
             Some(stored) => self.serve(index, stored),
@@ -447,9 +463,10 @@ impl Keeper {
             None => self.shelf.missing(subject),
         }
         let pause = read.as_ref().and_then(|read| self.not_before(subject, read));
-        match pause.filter(|_| !is_outdated) {
-            Some(pause) => Next::look(pause),
-            None => self.order(index, read.as_ref()),
+        match pause {
+            Some(_) if is_outdated && !has_served => Next::look(spread::among(self.subjects().len(), subject.name())),
+            Some(pause) if !is_outdated => Next::look(pause),
+            _ => self.order(index, read.as_ref()),
         }
     }
 
@@ -877,17 +894,6 @@ fn proofs(kinds: &[Kind], failures: u32) -> Vec<Kind> {
         kinds.rotate_left(first);
     }
     kinds
-}
-
-/// The minutes of a pause, rounded up.
-fn minutes(pause: Duration) -> u64 {
-    pause.as_secs().div_ceil(60)
-}
-
-/// A number between 0 and 1 that spreads renewals, the same for a name each time.
-fn chance(name: &str) -> f64 {
-    let hash = super::jose::sha256(name.as_bytes());
-    f64::from(u16::from_be_bytes([hash[0], hash[1]])) / f64::from(u16::MAX)
 }
 
 #[cfg(test)]

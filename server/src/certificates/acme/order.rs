@@ -197,7 +197,8 @@ pub fn resume(client: &mut Client<'_>, url: &str) -> Result<Option<String>, Erro
             Err(Error::Malformed(_)) => Ok(None),
             fetched => fetched.map(Some),
         },
-        Err(Error::Problem(problem)) if !problem.is_final() => Err(Error::Problem(problem)),
+        // Any other failure may last for ever.
+        Err(Error::Problem(problem)) if problem.is_busy() => Err(Error::Problem(problem)),
         Ok(_) | Err(Error::Problem(_) | Error::Malformed(_) | Error::Failed(_)) => Ok(None),
         Err(error @ Error::Io(_)) => Err(error),
     }

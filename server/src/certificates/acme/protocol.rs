@@ -157,6 +157,11 @@ impl Problem {
         }
     }
 
+    /// Whether the issuer says that it will take the same request later.
+    pub fn is_busy(&self) -> bool {
+        matches!(self.status, 429 | 503) || (self.retry_after.is_some() && !self.is_final())
+    }
+
     /// Whether the same request will be refused again.
     pub fn is_final(&self) -> bool {
         (400..500).contains(&self.status) && self.status != 429
