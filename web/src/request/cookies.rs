@@ -36,12 +36,25 @@ impl<'a> Request<'a> {
         named.map(|(_, value)| unquoted(value))
     }
 
-    /// Whether [`cookies`](Request::cookies) yields those of every `Cookie` field.
+    /// Whether [`cookies_named`](Request::cookies_named) yields every cookie called `name`, also for a reader that splits at commas and
+    /// white space, as some do. A `Cookie` field that is not UTF-8 may have others.
     #[cfg(feature = "jwt")]
-    pub(crate) fn has_readable_cookies(&self) -> bool {
-        let mut lines = self.headers().filter(|(name, _)| name.eq_ignore_ascii_case("cookie"));
-        lines.all(|(_, value)| str::from_utf8(value).is_ok())
+    pub(crate) fn has_all_cookies_plain(&self, name: &str) -> bool {
+        let mut lines = self.headers().filter(|(known, _)| known.eq_ignore_ascii_case("cookie"));
+        lines.all(|(_, line)| str::from_utf8(line).is_ok_and(|line| !line.split(';').any(|pair| hides(pair, name))))
     }
+}
+
+/// Whether a pair has a cookie called `name` behind a comma or white space.
+#[cfg(feature = "jwt")]
+fn hides(pair: &str, name: &str) -> bool {
+    let pair = pair.trim_start();
+    let is_separator = |c: char| c == ',' || c.is_whitespace();
+    let mut places = pair.match_indices(name);
+    places.any(|(at, _)| {
+        let (before, behind) = (&pair[..at], &pair[at + name.len()..]);
+        before.ends_with(is_separator) && behind.trim_start().starts_with('=')
+    })
 }
 
 /// A value without enclosing quotes.

@@ -24,8 +24,11 @@
 //! - A token is refused if it has critical extensions (`crit`), lacks a [required](Options::required) claim (`exp` by
 //!   default), or is for an audience that is not one of [`Options::audiences`].
 //! - Every token of a request must be valid, because the handler may read another one than this module: that of the bearer, and each
-//!   cookie of that name. A request that has more than four, or a `Cookie` field that is not UTF-8, is refused. The claims are those of
-//!   the bearer, or else of the first cookie.
+//!   cookie of that name. With a cookie, no other `Authorization` passes than `Basic`, whose value has no dots and so is no token. A request
+//!   is refused that has more than four tokens, a `Cookie` field that is not UTF-8, or a cookie of that name behind a comma or white space,
+//!   where some servers split. The claims are those of the bearer, or else of the first cookie.
+//! - Nothing else is looked at: not the target, the body and other fields, no cookies without [`Options::cookie`], and none whose name the
+//!   handler changes before it compares. (Some ignore case, and PHP reads `a.b` as `a_b`.) So a handler must take no tokens from there.
 //! - The fields of [`Options::pass`] are removed from every request first, in every spelling, so a client cannot send
 //!   its own.
 //!
@@ -92,7 +95,8 @@ pub struct Options {
     pub claims: Vec<(String, Vec<String>)>,
     /// How far the clocks of issuer and server may differ, for `exp` and `nbf`. Default: 60 s.
     pub leeway: Duration,
-    /// The cookie that holds the token if there is no `Authorization: Bearer`. Beside one, it must be valid, too.
+    /// The cookie that holds the token if there is no `Authorization: Bearer`. Beside one, it must be valid, too. Beside the cookie, any
+    /// other `Authorization` than `Basic` is refused.
     pub cookie: Option<String>,
     /// The realm in the challenge.
     pub realm: Option<String>,
@@ -210,12 +214,9 @@ impl Jwt {
 
     /// Verifies all tokens of a request. Returns the claims of the first one.
     fn claims_of(&self, request: &Request<'_>) -> Result<Option<Claims>, Invalid> {
-        let bearer = request.header_str("authorization").and_then(|value| {
-            let (scheme, token) = value.split_once(' ')?;
-            scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
-        });
+        let bearer = self.bearer_of(request)?;
         let cookie = self.options.cookie.as_deref();
-        if cookie.is_some() && !request.has_readable_cookies() {
+        if cookie.is_some_and(|name| !request.has_all_cookies_plain(name)) {
             return Err(Invalid::Malformed);
         }
         let cookies = cookie.into_iter().flat_map(|name| request.cookies_named(name));
@@ -228,6 +229,23 @@ impl Jwt {
             first.get_or_insert(claims);
         }
         Ok(first)
+    }
+
+    /// Returns the token of `Authorization: Bearer`. Beside a cookie, another value is refused unless it cannot be a token.
+    fn bearer_of<'a>(&self, request: &Request<'a>) -> Result<Option<&'a str>, Invalid> {
+        let Some(value) = request.header("authorization") else {
+            return Ok(None);
+        };
+        let parts = str::from_utf8(value)
+            .ok()
+            .and_then(|value| value.split_once([' ', '\t']));
+        match parts {
+            Some((scheme, token)) if scheme.eq_ignore_ascii_case("bearer") => Ok(Some(token.trim())),
+            // Base64 has no dots, and a token has two.
+            Some((scheme, login)) if scheme.eq_ignore_ascii_case("basic") && !login.contains('.') => Ok(None),
+            _ if self.options.cookie.is_none() => Ok(None),
+            _ => Err(Invalid::Malformed),
+        }
     }
 
     /// The response to a request without a token, or with an invalid one.

@@ -323,6 +323,9 @@ fn a_handler_finds_no_token_that_was_not_verified() {
     for good in [
         &b"Cookie: session=V\r\n"[..],
         b"cookie: session=V; session=\"V\"\r\nauthorization: bearer V\r\n",
+        b"cookie: session=V\r\nauthorization: bearer\tV\r\n",
+        b"cookie: session=V\r\nauthorization: Basic dTpw\r\n",
+        b"cookie: a=b, c d=session; my-session=1; session = V\r\n",
     ] {
         assert_eq!(ask(good), 200, "{}", good.escape_ascii());
     }
@@ -334,6 +337,14 @@ fn a_handler_finds_no_token_that_was_not_verified() {
         b"cookie: session=V; session=V; session=V; session=V; session=V\r\n",
         b"cookie: session=F; x=\xff\r\ncookie: session=V\r\n",
         b"cookie: session=F; x=\xff\r\nauthorization: bearer V\r\n",
+        b"cookie: session=V\r\nauthorization: bearer\tF\r\n",
+        b"cookie: session=V\r\nauthorization: bearer F\xff\r\n",
+        b"cookie: session=V\r\nauthorization: F\r\n",
+        b"cookie: session=V\r\nauthorization: JWT F\r\n",
+        b"cookie: session=V\r\nauthorization: Basic F\r\n",
+        b"cookie: session=V\r\nauthorization: Basic dTpw, Bearer F\r\n",
+        b"cookie: a=b, session=F; session=V\r\n",
+        b"cookie: session=V; a=b session =F\r\n",
     ] {
         assert_eq!(ask(bad), 401, "{}", bad.escape_ascii());
     }
