@@ -193,7 +193,7 @@ fn a_body_is_received_without_a_place_of_the_queue() {
         );
     };
     for path in ["/plain", "/timed", "/cached"] {
-        for method in ["POST", "GET"] {
+        for method in ["POST", "GET", "PURGE"] {
             let upload = || {
                 let fields = ["Content-Length: 4", "Expect: 100-continue", "Connection: close"];
                 let mut client = sites.connect();

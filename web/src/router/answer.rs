@@ -104,7 +104,7 @@ impl Answer {
     }
 
     /// Changes how the response is made, if it is not there yet: `around` is called with the request and the function that goes on with
-    /// it. It is called after each wait of the handler.
+    /// it. It is called after each wait of the handler, but not for a body that has failed: nothing is left to do then but to say so.
     #[must_use]
     #[cfg_attr(
         not(any(feature = "fastcgi", feature = "proxy")),
@@ -133,9 +133,13 @@ impl Answer {
         };
         match self.0 {
             now @ Kind::Now(_) => Answer(now),
-            Kind::AfterBody(AfterBody { limits, then }) => Answer::after_body(&limits, move |request, body| {
-                run(around, request, Box::new(move |request| then(request, body)))
-            }),
+            Kind::AfterBody(AfterBody { limits, then }) => {
+                Answer::after_body(&limits, move |request, body| match body {
+                    Ok(_) => run(around, request, Box::new(move |request| then(request, body))),
+                    // It must not wait in a queue to be refused.
+                    Err(_) => then(request, body),
+                })
+            }
             #[cfg(feature = "proxy")]
             Kind::AfterWait(AfterWait { code, waits_for, bytes }) => Answer::after_wait(waits_for, bytes, async move {
                 let go_on = code.await;

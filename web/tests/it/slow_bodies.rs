@@ -1,9 +1,11 @@
 //! Slow request bodies in front of a gateway: the connection receives them without a stack, and the backend gets every byte.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 use osier_web::http::StatusCode;
+use osier_web::wrap::cache::{Cache, Inside, Store, StoreOptions};
+use osier_web::wrap::queue::{self, Queue};
 use osier_web::{Answer, Handler, Next, Request, Response, Router, Server, Timeouts};
 
 use crate::common::backend::{Backend, options, pattern};
@@ -261,4 +263,64 @@ fn functions_around_a_gateway_see_its_response() {
     client.send("i");
     let reply = client.reply();
     assert_eq!((reply.text(), reply.header("x-status")), ("/a hi", Some("200")));
+}
+
+/// A gateway with a queue of one request around a cache, and an upload to it that has no turn while its body is not here.
+fn queued(proxy: Proxy) -> Site {
+    let cache = Cache::new(Arc::new(Store::open(StoreOptions::default()).unwrap()));
+    let inside: Inside = {
+        let proxy = proxy.clone();
+        Arc::new(move |request| proxy.answer(request))
+    };
+    let queue = Arc::new(Queue::new(&queue::Options {
+        running: 1,
+        wait: Duration::from_millis(50),
+    }));
+    crate::common::site(Handler::answering(move |request: &mut Request<'_>| {
+        queue.answer(request, |request| {
+            cache.answer_after_body(request, &inside, |request| proxy.answer_after_body(request))
+        })
+    }))
+}
+
+fn upload(site: &Site, method: &str) -> Client {
+    let mut client = site.connect();
+    let fields = "Host: t\r\nExpect: 100-continue\r\nTransfer-Encoding: chunked\r\n";
+    client.send(format!("{method} /{method} HTTP/1.1\r\n{fields}\r\n"));
+    assert_eq!(client.head().0, 100);
+    client
+}
+
+/// `PURGE` is a method like any other for a cache without purges.
+#[test]
+fn a_slow_body_holds_no_turn_whatever_the_method() {
+    let backend = echo();
+    let site = queued(backend.proxy());
+    for method in ["POST", "GET", "PURGE"] {
+        let mut slow = upload(&site, method);
+        assert_eq!(site.get("/other").text(), "/other ", "{method}");
+        slow.send("2\r\nhi\r\n0\r\n\r\n");
+        assert_eq!(slow.reply().text(), format!("/{method} hi"));
+    }
+}
+
+#[test]
+fn a_body_that_fails_waits_for_no_turn() {
+    let (release, released) = mpsc::channel::<()>();
+    let released = Mutex::new(released);
+    let backend = Backend::start(move |_, conn| {
+        while conn.request().is_some() {
+            let _ = released.lock().unwrap().recv();
+            conn.send("HTTP/1.1 204 No Content\r\n\r\n");
+        }
+    });
+    let site = queued(backend.proxy());
+    let mut bad = upload(&site, "POST");
+    let mut running = site.connect();
+    running.send("GET /running HTTP/1.1\r\nHost: t\r\n\r\n");
+    eventually("it has the turn", || backend.accepted() == 1);
+    bad.send("zz\r\n");
+    assert_eq!(bad.reply().status, 400);
+    release.send(()).unwrap();
+    assert_eq!(running.reply().status, 204);
 }

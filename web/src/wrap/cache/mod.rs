@@ -331,8 +331,9 @@ impl Cache {
         handler: &Inside,
         passing: impl FnOnce(&mut Request<'_>) -> Answer,
     ) -> Answer {
-        // No stored response answers a request with a body.
-        if request.body().announced() == Some(0) || request.method() == "PURGE" {
+        // No stored response answers a request with a body. Without purges, PURGE is a method like any other.
+        let purges = request.method() == "PURGE" && self.0.purgers.is_some();
+        if request.body().announced() == Some(0) || purges {
             return self.answer(request, handler).into();
         }
         self.0.store.begin_rebuilding();
