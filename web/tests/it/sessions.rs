@@ -9,7 +9,7 @@ use std::{fmt, io, thread};
 use osier::sync::Event;
 use osier::time::VirtualClock;
 use osier_web::test::{Client, Reply};
-use osier_web::wrap::session::{Memory, Options, Redis, Sessions, Store};
+use osier_web::wrap::session::{Memory, Options, Redis, Session, Sessions, Store};
 use osier_web::{Address, ForwardedBy, Next, Rejection, Request, Router, Server};
 use testkit::{DEADLINE, Redis as Broker};
 
@@ -219,6 +219,68 @@ fn a_slow_request_does_not_bring_back_a_session_that_has_ended() {
 }
 
 #[test]
+fn a_login_that_overlaps_another_or_a_logout_is_kept() {
+    let loads_note = |session: &Session| session.get::<[u8; 2]>("note");
+    for (other, is_destroyed) in [
+        ("/login", false),
+        ("/logout", false),
+        ("/login", true),
+        ("/logout", true),
+    ] {
+        for sessions in [Sessions::new(Memory::new(10)), Sessions::new(Counted::new())] {
+            let [loaded, ended] = [(); 2].map(|()| Arc::new(Event::new()));
+            let (has_loaded, has_ended) = (loaded.clone(), ended.clone());
+            let slow = move |request: &mut Request<'_>| -> Result<(), Rejection> {
+                let session = request.session()?;
+                assert_eq!(loads_note(&session)?, Some([1, 2]));
+                has_loaded.set();
+                assert!(has_ended.wait_timeout(DEADLINE), "no other request has come");
+                if is_destroyed {
+                    session.destroy()?
+                } else {
+                    session.renew()?
+                }
+                session.set("gone", 1)?;
+                session.remove("gone")?;
+                session.set("user", "bob")
+            };
+            let values = move |request: &mut Request<'_>| -> Result<String, Rejection> {
+                let session = request.session()?;
+                let (user, gone) = (session.get::<String>("user")?, session.get::<u8>("gone")?);
+                Ok(format!("{user:?} {:?} {gone:?}", loads_note(&session)?))
+            };
+            let client = app_with(Router::new().post("/slow", slow).get("/values", values), sessions);
+            let session = cookie(&client.post("/note").send());
+            let (first, second) = thread::scope(|scope| {
+                let second = scope.spawn(|| post(&client, "/slow", &session));
+                assert!(loaded.wait_timeout(DEADLINE), "the slow request has no values");
+                let first = cookie(&post(&client, other, &session));
+                ended.set();
+                (first, cookie(&second.join().unwrap()))
+            });
+            let values = |cookie: &str| client.get("/values").header("cookie", cookie).send().text().to_owned();
+            assert_eq!(values(&second), "Some(\"bob\") None None", "{other} {is_destroyed}");
+            assert_eq!(values(&session), "None None None", "{other} {is_destroyed}");
+            if other == "/login" {
+                assert_eq!(values(&first), "Some(\"ada\") Some([1, 2]) None", "{is_destroyed}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_login_keeps_its_place_in_a_full_store() {
+    let client = app(Sessions::new(Memory::new(1)));
+    let first = cookie(&client.post("/note").send());
+    let second = cookie(&post(&client, "/login", &first));
+    let third = cookie(&post(&client, "/renew", &second));
+    assert_eq!(
+        [&first, &second, &third].map(|sent| get(&client, sent)),
+        ["nobody", "nobody", "ada"]
+    );
+}
+
+#[test]
 fn a_slow_request_that_only_reads_undoes_no_change() {
     let runtime = osier::Runtime::builder().workers(1).clock(VirtualClock::new());
     runtime.build().unwrap().run(|| {
@@ -304,13 +366,17 @@ fn a_store_that_renews_no_session_costs_nobody_a_page() {
         let client = Client::of(server);
         let session = cookie(&client.post("/login").send());
         osier::sleep(HOUR.mul_f64(0.6));
-        let reply = client.get("/").header("cookie", &session).send();
-        assert_eq!((reply.status().as_u16(), reply.text()), (200, "ada"));
-        assert_eq!(reply.header("set-cookie"), None);
-        assert_eq!(
-            hears.try_recv().unwrap(),
-            "GET /: the session cannot be renewed: no connection: the host is down"
-        );
+        // The log has a line, though not for each request.
+        for (seconds, is_logged) in [(0, true), (0, false), (4, false), (1, true), (0, false)] {
+            osier::sleep(Duration::from_secs(seconds));
+            let reply = client.get("/").header("cookie", &session).send();
+            assert_eq!((reply.status().as_u16(), reply.text()), (200, "ada"));
+            assert_eq!(reply.header("set-cookie"), None);
+            assert_eq!(
+                hears.try_recv().ok().as_deref(),
+                is_logged.then_some("GET /: the session cannot be renewed: no connection: the host is down")
+            );
+        }
     });
 }
 
@@ -507,6 +573,23 @@ fn a_store_that_is_away_makes_the_service_unavailable() {
         assert_eq!(reply.header("set-cookie"), None, "{line}");
         assert_eq!(hears.recv().unwrap(), line);
     }
+}
+
+#[test]
+fn sessions_in_redis_need_the_commands_that_are_documented() {
+    let Some(broker) = Broker::start(&[]) else {
+        return;
+    };
+    // Redis 5 has no ACL, and allows everything.
+    broker.ask("ACL SETUSER default -@all +ping +get +pttl +set +pexpire +del +acl");
+    let (store, time) = (Redis::new(Address::Unix(broker.socket())), HOUR);
+    store.save("a", b"1", time).unwrap();
+    assert!(store.replace("a", b"2", time).unwrap() && store.touch("a", time).unwrap());
+    assert!(store.rename("a", "b", b"3", time).unwrap());
+    assert!(!store.rename("a", "c", b"4", time).unwrap(), "it has moved");
+    let data = |id: &str| store.load(id).unwrap().map(|(data, _)| data);
+    assert_eq!([data("a"), data("b"), data("c")], [None, Some(b"3".to_vec()), None]);
+    assert!(store.remove("b").unwrap() && !store.remove("b").unwrap());
 }
 
 #[test]

@@ -33,9 +33,10 @@
 //! - An id that the store does not know is never taken over: a client cannot choose its id. [`Session::renew`] changes
 //!   the id and keeps the values. Call it when somebody logs in, so that an id that was known before is worth nothing.
 //! - A session is kept for [`Options::idle`]. A use renews that time once half of it has passed. If the store cannot be
-//!   reached for that, the log has a line, and the response is sent.
+//!   reached for that, the response is sent, and the log says so, at most once in five seconds.
 //! - A session that was changed is stored when the handler returns, before its response is sent. If two requests change
-//!   it at once, the later one wins. If one has ended it, the other changes nothing.
+//!   it at once, the later one wins. If one has ended it, the other changes nothing. If one has ended or renewed it, and
+//!   the other renews it, the other gets a new session with no value but those that it has set itself.
 //!
 //! The cookie has `HttpOnly` and, unless the [`Options`] say otherwise, `SameSite=Lax`, the path `/`, and `Secure` when
 //! the client came over https ([`Request::is_https`]).
@@ -45,7 +46,7 @@ mod keys;
 mod redis;
 mod store;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -63,6 +64,7 @@ pub use self::redis::Redis;
 pub use self::store::{Memory, Store};
 use crate::conn::log::Causes;
 use crate::conn::log::record::{Level, Record};
+use crate::conn::log::seldom::Seldom;
 use crate::lock;
 use crate::request::base64;
 use crate::router::next::HasPanicked;
@@ -115,6 +117,8 @@ impl Default for Options {
 pub struct Sessions {
     store: Arc<dyn Store>,
     options: Options,
+    /// Lines about sessions that cannot be renewed. A store that is away, or forbids it, fails for each request.
+    not_renewed: Seldom,
 }
 
 impl Sessions {
@@ -128,6 +132,7 @@ impl Sessions {
         Sessions {
             store: Arc::new(store),
             options,
+            not_renewed: Seldom::default(),
         }
     }
 
@@ -161,23 +166,25 @@ impl Sessions {
             return response;
         };
         let plan = state.plan(self.options.idle);
-        match self.carry_out(&plan, &state.id, values) {
+        match self.carry_out(&plan, &state, values) {
             Ok(None) => response,
             Ok(Some(id)) => response.cookie(self.cookie(&id, is_https)),
             // It is there for half of its time yet, and nothing was changed.
             Err(rejection) if plan == Plan::Touch => {
-                let text = format_args!("{} {}: {}", request.method(), request.path(), Causes(&rejection));
-                let server = &request.body.worker().server;
-                server.log(&Record::new(Level::Warning, text));
+                if self.not_renewed.is_due() {
+                    let text = format_args!("{} {}: {}", request.method(), request.path(), Causes(&rejection));
+                    let server = &request.body.worker().server;
+                    server.log(&Record::new(Level::Warning, text));
+                }
                 response
             }
             Err(rejection) => rejection.into_response(),
         }
     }
 
-    /// Carries out the plan for the session of this id. Returns the id to set in the cookie; an empty one removes the cookie.
-    fn carry_out(&self, plan: &Plan, old: &str, values: &Values) -> Result<Option<String>, Rejection> {
-        let (store, idle) = (&self.store, self.options.idle);
+    /// Carries out the plan for the session. Returns the id to set in the cookie; an empty one removes the cookie.
+    fn carry_out(&self, plan: &Plan, state: &State, values: &Values) -> Result<Option<String>, Rejection> {
+        let (store, idle, old) = (&self.store, self.options.idle, &*state.id);
         match plan {
             Plan::Nothing => Ok(None),
             Plan::Touch => {
@@ -188,13 +195,7 @@ impl Sessions {
                 store.remove(&hashed(old)).map_err(not_stored)?;
                 Ok(Some(String::new()))
             }
-            Plan::Create => {
-                let id = new_id();
-                store
-                    .save(&hashed(&id), &self.encode(values)?, idle)
-                    .map_err(not_stored)?;
-                Ok(Some(id))
-            }
+            Plan::Create => self.create(values).map(Some),
             // Another request may have ended the session, or given it another id, while this one ran.
             Plan::Replace => {
                 let is_there = store
@@ -204,16 +205,30 @@ impl Sessions {
             }
             Plan::Move => {
                 let id = new_id();
-                store
-                    .save(&hashed(&id), &self.encode(values)?, idle)
-                    .map_err(not_stored)?;
-                if store.remove(&hashed(old)).map_err(not_stored)? {
+                if store
+                    .rename(&hashed(old), &hashed(&id), &self.encode(values)?, idle)
+                    .map_err(not_stored)?
+                {
                     return Ok(Some(id));
                 }
-                store.remove(&hashed(&id)).map_err(not_stored)?;
-                Ok(None)
+                // A login is kept: browsers use the later reply of a double click. The values that were loaded have ended.
+                let mut own = values.clone();
+                own.retain(|name, _| state.own.contains(name));
+                if own.is_empty() {
+                    return Ok(None);
+                }
+                self.create(&own).map(Some)
             }
         }
+    }
+
+    /// Makes a session. Returns its id.
+    fn create(&self, values: &Values) -> Result<String, Rejection> {
+        let id = new_id();
+        self.store
+            .save(&hashed(&id), &self.encode(values)?, self.options.idle)
+            .map_err(not_stored)?;
+        Ok(id)
     }
 
     /// The values as they are stored.
@@ -282,6 +297,8 @@ struct State {
     id: String,
     /// How long the store will keep the session. `None` if it does not have it.
     left: Option<Duration>,
+    /// Names of the values that this request has set.
+    own: BTreeSet<String>,
     is_changed: bool,
     is_renewed: bool,
 }
@@ -352,7 +369,10 @@ impl Session {
     pub fn set(&self, name: &str, value: impl Serialize) -> Result<(), Rejection> {
         let value = serde_json::to_value(value)
             .map_err(|error| Rejection::internal(format!("session value {name:?}: {error}")))?;
-        self.change(|values| drop(values.insert(name.to_owned(), value)))
+        self.change(|values, own| {
+            values.insert(name.to_owned(), value);
+            own.insert(name.to_owned());
+        })
     }
 
     /// Removes a value.
@@ -365,11 +385,17 @@ impl Session {
     ///
     /// As [`get`](Session::get).
     pub fn remove(&self, name: &str) -> Result<(), Rejection> {
-        self.change(|values| drop(values.remove(name)))
+        self.change(|values, own| {
+            values.remove(name);
+            own.remove(name);
+        })
     }
 
     /// Gives the session another id, and keeps its values. The old id is worth nothing after the response. Call it when
     /// somebody logs in or gets other rights.
+    ///
+    /// If another request has ended or renewed the session meanwhile, this one gets a new session with the values that it
+    /// has set itself, or none if it has set no value.
     ///
     /// # Errors
     ///
@@ -396,13 +422,18 @@ impl Session {
     /// As [`get`](Session::get).
     pub fn destroy(&self) -> Result<(), Rejection> {
         self.renew()?;
-        self.change(Values::clear)
+        self.change(|values, own| {
+            values.clear();
+            own.clear();
+        })
     }
 
-    fn change(&self, change: impl FnOnce(&mut Values)) -> Result<(), Rejection> {
+    /// Changes the values, and the names of those that this request has set.
+    fn change(&self, change: impl FnOnce(&mut Values, &mut BTreeSet<String>)) -> Result<(), Rejection> {
         self.loaded()?;
         let mut state = self.state();
-        change(state.values.get_or_insert_default());
+        let state = &mut *state;
+        change(state.values.get_or_insert_default(), &mut state.own);
         state.is_changed = true;
         Ok(())
     }
@@ -491,6 +522,7 @@ mod tests {
             values: Some(values.iter().map(|name| ((*name).to_owned(), Value::Null)).collect()),
             id: String::new(),
             left: left.map(Duration::from_secs),
+            own: BTreeSet::new(),
             is_changed,
             is_renewed,
         };

@@ -10,6 +10,9 @@ use crate::Address;
 use crate::pubsub::{Client, Reply};
 
 /// Sessions in a Redis server, version 2.6.12 or later, or one that speaks its protocol. They end by its own clock.
+///
+/// A user of Redis whose commands are limited by an ACL needs PING, GET, SET, PTTL, PEXPIRE and DEL. Without PEXPIRE no session is
+/// renewed by a request that only reads it, and the log says so.
 pub struct Redis {
     client: Client,
     /// The beginning of each key.

@@ -54,6 +54,24 @@ pub trait Store: Send + Sync + 'static {
     ///
     /// The store cannot be reached.
     fn remove(&self, id: &str) -> io::Result<bool>;
+
+    /// Moves a session that is there from the id `old` to `new`, with new data, and keeps it for a time from now. Returns
+    /// false and keeps nothing if it has expired or was removed. If several requests move one, only the first gets `true`.
+    ///
+    /// Unless a store has its own, this saves the new one before it removes the old one, so that a failure between them
+    /// ends no session. A store that drops sessions to make room must do both in one step: the old one could be dropped.
+    ///
+    /// # Errors
+    ///
+    /// The store cannot be reached, or does not take it.
+    fn rename(&self, old: &str, new: &str, data: &[u8], time: Duration) -> io::Result<bool> {
+        self.save(new, data, time)?;
+        let is_there = self.remove(old)?;
+        if !is_there {
+            self.remove(new)?;
+        }
+        Ok(is_there)
+    }
 }
 
 /// Sessions in this process. They end with it.
@@ -165,6 +183,18 @@ impl Store for Memory {
         let now = osier::time::now();
         Ok(self.with(|table| table.remove(id).is_some_and(|(_, end)| now < end)))
     }
+
+    /// The place of the old one is that of the new one, so no other session has to go.
+    fn rename(&self, old: &str, new: &str, data: &[u8], time: Duration) -> io::Result<bool> {
+        Ok(self.with(|table| {
+            let is_there = table.has(old);
+            table.remove(old);
+            if is_there {
+                table.save(new, data, time, self.most);
+            }
+            is_there
+        }))
+    }
 }
 
 #[cfg(test)]
@@ -199,10 +229,22 @@ mod tests {
             );
             assert!(!store.replace("a", b"7", SECOND).unwrap(), "it has expired");
             assert!(!store.touch("a", SECOND).unwrap(), "it has expired");
+            assert!(
+                !store.rename("a", "f", b"7", SECOND).unwrap() && has("f").is_none(),
+                "it has expired"
+            );
             assert!(store.touch("d", 50 * SECOND).unwrap());
             assert_eq!(store.load("d").unwrap(), Some((b"5".to_vec(), 50 * SECOND)));
             store.save("e", b"6", SECOND).unwrap();
             assert_eq!((store.len(), store.with(|table| table.ends.len())), (2, 2), "d and e");
+            // A session that moves keeps its place, and takes no other.
+            store.save("g", b"8", SECOND).unwrap();
+            assert!(store.rename("d", "h", b"9", SECOND).unwrap());
+            assert!(!store.rename("d", "i", b"9", SECOND).unwrap(), "it has moved");
+            assert_eq!(
+                ["d", "e", "g", "h", "i"].map(|id| has(id).is_some()),
+                [false, true, true, true, false]
+            );
         });
     }
 }
