@@ -36,8 +36,8 @@ fn echo() -> String {
     address
 }
 
-const SITE: &str = "[[site]]\ndefault = true\n";
-const FILES: &str = "[[site.route]]\nfiles = \"www\"\n";
+pub const SITE: &str = "[[site]]\ndefault = true\n";
+pub const FILES: &str = "[[site.route]]\nfiles = \"www\"\n";
 /// A route whose backend is not there.
 const DEAD: &str = "[[site.route]]\npath = \"/dead\"\nproxy = \"127.0.0.1:1\"\n";
 

@@ -1,6 +1,7 @@
 //! Mistakes in the settings of both logs.
 
 use crate::config_check::{check, mistakes};
+use crate::config_logs::{FILES, SITE};
 
 #[test]
 fn mistakes_in_the_settings_of_logs() {
