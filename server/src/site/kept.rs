@@ -116,17 +116,15 @@ impl<'o, K: PartialEq, V: Clone> Kept<'o, K, V> {
             }
         }
         let (mut own, mut given) = (HashMap::<Scope, Vec<usize>>::new(), vec![false; parts.len()]);
-        let are_alike: [(bool, fn(&SiteScope, &SiteScope) -> bool); 3] = [
-            (true, SiteScope::eq),
-            (true, SiteScope::shares_listener),
-            (false, SiteScope::shares_listener),
-        ];
-        for (have_equal_hosts, are_alike) in are_alike {
+        // Whether the sites must be equal, and whether their hosts must.
+        for (are_equal, have_equal_hosts) in [(true, true), (false, true), (false, false)] {
             wanted.retain(|(scope, key)| {
                 let with = |host| by_host.get(&(host, &scope.route)).into_iter().flatten();
                 let fits = |number: &&usize| {
                     let part = &parts[**number];
-                    !given[**number] && are_alike(&part.scope.site, &scope.site) && part.key == *key
+                    let (site, old) = (&scope.site, &part.scope.site);
+                    let are_alike = site == old || (!are_equal && old.shares_listener(site));
+                    !given[**number] && are_alike && part.key == *key
                 };
                 let found = match have_equal_hosts {
                     true => at
