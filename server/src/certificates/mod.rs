@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   settings.rs ─▶ Certificates::of_site ─▶ SiteCertificate ─▶ Source: files.rs, internal.rs
-//!                                                 │                    auto.rs, on_demand ◀── acme/keeper   
+//!                                                 │                    auto.rs, on_demand ◀── acme/keeper
 //!                                                 └─ none yet: a self-signed certificate (make.rs)
 //! ```
 //!

@@ -628,11 +628,12 @@ fn chat_guests_keep_their_rooms_and_get_every_line_once() {
 }
 
 #[test]
-fn a_chat_moves_that_a_reload_has_given_another_route() {
-    let chat = |path: &str| format!("default = true\n[[site.route]]\npath = \"{path}\"\nchat = true\n");
-    let text = |path: &str| file("", "x").replace("default = true\n", &chat(path));
-    let mut sites = Serving::start(&text("/talk"));
-    sites.0.reload(&text("/chat"));
+fn a_chat_moves_whose_site_has_got_another_host_by_a_reload() {
+    let chat =
+        |hosts: &str| format!("default = true\nhost = [{hosts}]\n[[site.route]]\npath = \"/chat\"\nchat = true\n");
+    let text = |hosts: &str| file("", "x").replace("default = true\n", &chat(hosts));
+    let mut sites = Serving::start(&text("\"a.example\""));
+    sites.0.reload(&text("\"b.example\", \"a.example\""));
     let mut guest = Guest::enter(sites.0.addresses[0], "name=ada");
     guest.say("before");
     guest.lines_up_to(&["before".to_owned()]);
