@@ -227,6 +227,14 @@ impl Connection {
     /// # }
     /// ```
     ///
+    /// # Suspends
+    ///
+    /// Until the future is done.
+    ///
+    /// # Cancellation
+    ///
+    /// Unwinds. The connection is closed then, not kept, and the server is asked to cancel what runs.
+    ///
     /// # Errors
     ///
     /// That of the future.
@@ -238,7 +246,7 @@ impl Connection {
         calls.wait(with(client))
     }
 
-    /// The client of tokio-postgres. The pool does not see its calls: one that is given up in the middle goes on, and the next user of the
+    /// The client of tokio-postgres. Await its futures by [`osier::block_on`]. The pool does not see its calls: one that is given up in the middle goes on, and the next user of the
     /// connection waits for it. [`call`](Self::call) is seen.
     pub fn client(&self) -> &Client {
         &self.session().client
