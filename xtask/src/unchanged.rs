@@ -69,9 +69,9 @@ const RULES: &[Rule] = &[
     rule("targets", &["osier-web"], &["xtask/src/test/targets.rs"]),
 ];
 
-/// Steps that no change runs: `corpus` runs the targets of `fuzz`, and `api` makes the documents of `rustdoc` in another format. (The server's
-/// have a name that a library has, and nobody makes them.)
-const WEEKLY: &[&str] = &["fuzz", "rustdoc"];
+/// Steps that no change runs: `valgrind` watches the switches of stacks, `corpus` runs the targets of `fuzz`, and `api` makes the documents of
+/// `rustdoc` in another format. (The server's have a name that a library has, and nobody makes them.)
+const WEEKLY: &[&str] = &["asan", "fuzz", "rustdoc"];
 
 /// Steps that read comments: programs in the documentation, and what clippy wants above `unsafe`.
 const READERS: &[&str] = &["clippy-mixing", "mixing-docs", "tests"];

@@ -4,6 +4,7 @@
 //! compiler flags or lock files differ, so that a third-party crate is compiled once for each set of flags.
 
 pub mod api;
+mod asan;
 mod crates;
 mod executables;
 mod features;
@@ -50,6 +51,7 @@ pub const STEPS: &[Step] = &[
         Work::Apart(fuzz::build_corpus, Lane::Computations, fuzz::run_corpus),
     ),
     of("fuzz", Work::Apart(fuzz::build, Lane::Computations, fuzz::run)),
+    of("asan", Work::Apart(asan::build, Lane::Tests, asan::run)),
     of("bench", Work::Apart(build_heads, Lane::Tests, floor_of_the_bench)),
     features::step::<0>(),
     features::step::<1>(),
