@@ -19,7 +19,7 @@
 //!   not live on the parent's stack. The runtime holds it in an `Arc`, with one count for the parent and one in each child's
 //!   ticket. After the decrement nothing else of the parent is touched.
 
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -31,8 +31,8 @@ use crate::waiters::{WaitList, Waiter};
 pub struct Group {
     children: AtomicUsize,
     cancelled: AtomicBool,
-    /// Words of the running children.
-    running: Mutex<HashSet<u64>>,
+    /// Words of the running children. They are woken in this order, which a simulation repeats.
+    running: Mutex<BTreeSet<u64>>,
     parent: WaitList,
 }
 
@@ -91,7 +91,7 @@ impl Group {
         }
     }
 
-    fn running(&self) -> MutexGuard<'_, HashSet<u64>> {
+    fn running(&self) -> MutexGuard<'_, BTreeSet<u64>> {
         self.running.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }

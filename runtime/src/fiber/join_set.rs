@@ -5,7 +5,7 @@
 //! handle gets sends the same again.
 
 use std::any::Any;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
@@ -45,7 +45,8 @@ use super::Builder;
 /// ```
 #[doc(alias("TaskTracker", "WaitGroup", "TaskGroup", "nursery"))]
 pub struct JoinSet<T> {
-    running: HashMap<u64, JoinHandle<()>>,
+    /// By id, so in the order of spawning.
+    running: BTreeMap<u64, JoinHandle<()>>,
     next: u64,
     sender: mpsc::Sender<Ended<T>>,
     receiver: mpsc::Receiver<Ended<T>>,
@@ -86,7 +87,7 @@ impl<T: Send + 'static> JoinSet<T> {
     pub fn new() -> JoinSet<T> {
         let (sender, receiver) = mpsc::unbounded();
         JoinSet {
-            running: HashMap::new(),
+            running: BTreeMap::new(),
             next: 0,
             sender,
             receiver,
@@ -223,7 +224,7 @@ impl<T: Send + 'static> JoinSet<T> {
 }
 
 impl<T> JoinSet<T> {
-    /// Asks all fibers to end. They stay in the set until they are joined.
+    /// Asks all fibers to end, in the order of spawning. They stay in the set until they are joined.
     #[doc(alias("abort_all", "shutdown"))]
     pub fn cancel_all(&self) {
         self.running.values().for_each(JoinHandle::cancel);

@@ -135,15 +135,23 @@ pub(super) fn poll<A: Arms>(mut arms: Pin<&mut A>, order: Order, cx: &mut Contex
     Poll::Pending
 }
 
+thread_local! {
+    /// The state of the generator of [`any_of`].
+    static STATE: Cell<u64> = const { Cell::new(0x9e37_79b9_7f4a_7c15) };
+}
+
+/// Lets this thread draw the numbers of `seed` from now on, as each run of a simulation does.
+#[cfg(feature = "sim")]
+pub(crate) fn draw_from(seed: u64) {
+    STATE.set(seed);
+}
+
 /// A number below `count`. Each comes as often as the others.
 ///
 /// A mere counter would not do: two places that take turns on one thread would see every other number only. This is
 /// Knuth's linear congruential generator (MMIX), whose high bits serve.
 #[inline]
 pub(super) fn any_of(count: usize) -> usize {
-    thread_local! {
-        static STATE: Cell<u64> = const { Cell::new(0x9e37_79b9_7f4a_7c15) };
-    }
     let state = STATE
         .get()
         .wrapping_mul(6_364_136_223_846_793_005)

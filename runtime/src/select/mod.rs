@@ -25,6 +25,8 @@ pub use any::{
     wait_all, wait_all_async, wait_all_into, wait_all_into_async, wait_all_until, wait_all_until_async, wait_any,
     wait_any_async, wait_any_until, wait_any_until_async,
 };
+#[cfg(feature = "sim")]
+pub(crate) use arms::draw_from;
 pub use race::{First, FirstOf, Race, race, race_async};
 
 /// The expansion of the macros. Not for use by hand, and not stable.

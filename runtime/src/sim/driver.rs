@@ -155,15 +155,18 @@ impl Driver {
     fn start(&mut self, host: usize) -> io::Result<()> {
         let plan = self.shared.plan(host);
         while self.machines.len() <= host {
-            let clock = VirtualClock::starting_at(self.start);
-            clock.auto_advance(false);
-            clock.advance(Duration::from_nanos(lock_now(&self.shared)));
-            let workers = Vec::new();
+            let (clock, workers) = (VirtualClock::starting_at(self.start), Vec::new());
             self.machines.push(Machine { clock, workers });
         }
         if !self.machines[host].workers.is_empty() {
             return Ok(());
         }
+        // A new one at each start: the destructors of the fibers before may have moved theirs.
+        let clock = VirtualClock::starting_at(self.start);
+        clock.auto_advance(false);
+        let ahead = lock(&self.shared.net).hosts[host].ahead;
+        clock.advance(Duration::from_nanos(lock_now(&self.shared) + ahead));
+        self.machines[host].clock = clock;
         let settings = Settings {
             name: plan.name.clone(),
             clock: Some(self.machines[host].clock.clone()),
@@ -204,10 +207,11 @@ impl Driver {
             return;
         };
         let workers = std::mem::take(&mut machine.workers);
-        if workers.is_empty() {
+        let mut net = lock(&self.shared.net);
+        // A host whose program has been killed still has power, and data in memory.
+        if workers.is_empty() && !(how == Stop::Crash && net.hosts[host].up) {
             return;
         }
-        let mut net = lock(&self.shared.net);
         match how {
             Stop::Crash => net.note(host, format_args!("crash")),
             Stop::Kill => net.note(host, format_args!("kill")),

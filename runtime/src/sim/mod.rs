@@ -343,6 +343,7 @@ impl Sim {
         let net = Arc::new(Mutex::new(net));
         let shared = Rc::new(Shared::new(Arc::clone(&net), self.limit_time, self.limit_steps));
         let _entered = here::Entered::new(&net, &shared.pool);
+        crate::select::draw_from(self.schedule.seed());
 
         let returned = Rc::new(Cell::new(false));
         let plan = program_plan(place, &shared, program, Rc::clone(&returned));

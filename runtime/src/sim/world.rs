@@ -363,6 +363,8 @@ fn run_body<R: Outcome>(shared: &Shared, number: usize, body: &dyn Fn() -> R) {
     let name = lock(&shared.net).hosts[number].name.clone();
     match outcome {
         Err(payload) if Cancelled::is_payload(&*payload) => resume_unwind(payload),
+        // A call that a crash has cancelled has returned an error, and the body unwraps it.
+        Err(payload) if crate::fiber::is_cancelled() => drop(payload),
         Err(payload) => shared.fail(Failure::Panic(format!("host {name} panicked"), payload)),
         // A call that a crash has cancelled does not count as a failure of the body.
         Ok(outcome) if crate::fiber::is_cancelled() => drop(outcome),

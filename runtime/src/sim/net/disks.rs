@@ -62,9 +62,10 @@ impl Net {
         }
     }
 
-    /// Ends the host's use of its disk: its program has ended.
+    /// Ends the host's use of its disk: its program has ended, now or before.
     pub(super) fn close_files(&mut self, host: usize) {
-        self.hosts[host].life += 1;
+        let life = &mut self.hosts[host].life;
+        *life = life.next_multiple_of(2);
         self.disk(host).close_all(host);
     }
 

@@ -318,8 +318,13 @@ impl Net {
             };
             let part = u64::from(self.choices.draw(About::Fault, 16)) + 1;
             let until = self.now + nanos(longest) / 16 * part;
-            self.cuts.insert((from, to), Some(until));
-            self.cuts.insert((to, from), Some(until));
+            for way in [(from, to), (to, from)] {
+                // A cut that the program has made ends when the program says so.
+                let cut = self.cuts.entry(way).or_insert(Some(until));
+                if cut.is_some() {
+                    *cut = Some(until);
+                }
+            }
             let name = self.hosts[to].name.clone();
             self.note(
                 from,

@@ -372,3 +372,162 @@ fn shrinking_leaves_the_choices_that_matter() {
     assert!(again.failure.unwrap().contains("an update is lost"));
     assert!(again.trace == shrunk.report.trace);
 }
+
+/// Whatever draws or collects something: a choice among ready arms, the cancellation of a set and of a scope.
+fn draws_and_cancels(_: &World) {
+    use osier::sync::Event;
+    struct Told(u32);
+    impl Drop for Told {
+        fn drop(&mut self) {
+            sim::note(format_args!("{} ends", self.0));
+        }
+    }
+    fn waits(number: u32) {
+        let _told = Told(number);
+        osier::sleep(1000 * SECOND);
+    }
+    let (one, two) = (Event::new(), Event::new());
+    for _ in 0..8 {
+        one.set();
+        two.set();
+        osier::select! {
+            () = one.wait_async() => sim::note(format_args!("one")),
+            () = two.wait_async() => sim::note(format_args!("two")),
+        }
+    }
+    let mut set = osier::fiber::JoinSet::new();
+    (0..6).for_each(|number| set.spawn(move || waits(number)));
+    osier::sleep(SECOND);
+    set.cancel_all();
+    while set.join_next().is_some() {}
+    let failed = osier::try_scope(|s| {
+        for number in 6..12 {
+            s.spawn(move || {
+                waits(number);
+                Ok(())
+            });
+        }
+        osier::sleep(SECOND);
+        s.spawn(|| Err::<(), _>("on purpose"));
+        osier::sleep(SECOND);
+        Ok(())
+    });
+    assert_eq!(failed, Err("on purpose"));
+}
+
+#[test]
+fn what_is_drawn_or_cancelled_is_the_same_in_each_run_of_a_seed() {
+    let first = Sim::new(1).report(draws_and_cancels);
+    assert_eq!(first.failure, None);
+    for _ in 0..4 {
+        assert_eq!(Sim::new(1).report(draws_and_cancels).trace, first.trace);
+    }
+    let others: BTreeSet<_> = (2..8)
+        .map(|seed| Sim::new(seed).report(draws_and_cancels).trace)
+        .collect();
+    assert!(others.len() > 1, "seeds draw different arms");
+}
+
+#[test]
+fn a_body_that_unwraps_what_a_crash_has_cancelled_is_no_failure() {
+    let report = Sim::new(1).report(|world| {
+        let host = world.host("unwraps", || {
+            TcpListener::bind("0.0.0.0:80").unwrap().accept().unwrap();
+        });
+        osier::sleep(SECOND);
+        host.crash();
+        host.restart();
+        osier::sleep(SECOND);
+    });
+    assert_eq!(report.failure, None);
+    // The end of the run is one, too.
+    Sim::new(1).run(|world| {
+        world.host("unwraps", || {
+            TcpListener::bind("0.0.0.0:80").unwrap().accept().unwrap();
+        });
+        osier::sleep(SECOND);
+    });
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_crash_after_a_kill_takes_the_power_and_what_was_not_synced() {
+    let is_kept = |seed| {
+        sim::run(seed, |world| {
+            let is_there = std::rc::Rc::new(std::cell::Cell::new(None));
+            let seen = std::rc::Rc::clone(&is_there);
+            let host = world.host("files", move || match seen.get() {
+                None => {
+                    osier::fs::write("file", "text").unwrap();
+                    seen.set(Some(true));
+                }
+                Some(_) => seen.set(Some(osier::fs::exists("file").unwrap())),
+            });
+            host.wait();
+            host.kill();
+            assert!(host.is_up());
+            host.crash();
+            assert!(!host.is_up());
+            host.restart();
+            host.wait();
+            is_there.get()
+        })
+    };
+    assert!((0..20).any(|seed| is_kept(seed) == Some(false)), "no seed loses it");
+}
+
+#[test]
+fn the_destructors_of_a_crash_leave_the_clock_of_the_next_start_alone() {
+    struct Slow;
+    impl Drop for Slow {
+        fn drop(&mut self) {
+            osier::sleep(4 * SECOND);
+        }
+    }
+    sim::run(1, |world| {
+        let (has_started, of_world) = (std::cell::Cell::new(false), world.clone());
+        let host = world.host("slow", move || {
+            if !has_started.replace(true) {
+                let _slow = Slow;
+                osier::sleep(1000 * SECOND);
+            }
+            let begun = of_world.elapsed();
+            osier::sleep(SECOND);
+            assert_eq!(of_world.elapsed() - begun, SECOND);
+        });
+        osier::sleep(SECOND);
+        host.crash();
+        host.restart();
+        host.wait();
+    });
+}
+
+#[test]
+fn a_random_partition_leaves_the_cuts_of_the_program_alone() {
+    use osier::net::UdpSocket;
+    sim::run(1, |world| {
+        let received = std::rc::Rc::new(std::cell::Cell::new(0));
+        let counted = std::rc::Rc::clone(&received);
+        let server = world.host("server", move || -> std::io::Result<()> {
+            let socket = UdpSocket::bind("0.0.0.0:9")?;
+            // This packet brings the random partition about.
+            let _ = socket.send_to(b"x", "world:9");
+            loop {
+                socket.recv(&mut [0])?;
+                counted.set(counted.get() + 1);
+            }
+        });
+        world.cut(&world.here(), &server);
+        world.faults(Faults {
+            partition: 1,
+            ..Faults::none()
+        });
+        let socket = UdpSocket::bind("0.0.0.0:9").unwrap();
+        osier::sleep(SECOND);
+        world.faults(Faults::none());
+        osier::sleep(600 * SECOND);
+        socket.send_to(b"a", "server:9").unwrap();
+        osier::sleep(SECOND);
+        assert_eq!(received.get(), 0, "nobody has healed it");
+    });
+}
