@@ -10,7 +10,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV
 use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Poll;
-use std::{io, option, slice, vec};
+use std::{error, fmt, io, option, slice, vec};
 
 use osier_queue::WaitList;
 
@@ -51,7 +51,9 @@ pub trait ToSocketAddrs {
     ///
     /// # Errors
     ///
-    /// `InvalidInput` for text that is neither an address nor `name:port`, or the resolver's error for a name.
+    /// `InvalidInput` for text that is neither an address nor `name:port`. For a name that cannot be looked up, an error that names it:
+    /// `NotFound` if there is no such name or it has no address, `HostUnreachable` if no name server can tell for now, else the kind that
+    /// std gives. The two kinds are found by the words of the system's resolver, as glibc, musl, FreeBSD and macOS have them.
     fn to_socket_addrs(&self) -> io::Result<Self::Iter>;
 
     /// [`to_socket_addrs`](ToSocketAddrs::to_socket_addrs) as a future.
@@ -213,7 +215,7 @@ pub(crate) fn each_addr_async<A: ToSocketAddrs, T, F: Future<Output = io::Result
     }
 }
 
-fn no_address() -> io::Error {
+pub(super) fn no_address() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, "no address to bind or connect to")
 }
 
@@ -236,9 +238,61 @@ async fn look_up_async(host: String, port: u16) -> io::Result<vec::IntoIter<Sock
     let permit = PERMITS.acquire().await;
     let found = pooled(move || {
         let _permit = permit;
-        std::net::ToSocketAddrs::to_socket_addrs(&(host.as_str(), port))
+        std::net::ToSocketAddrs::to_socket_addrs(&(host.as_str(), port)).map_err(|error| not_found(host, error))
     })?;
     found.await
+}
+
+/// The beginning of std's errors of a lookup.
+const OF_STD: &str = "failed to lookup address information: ";
+
+/// The words of resolvers for a failure with a kind. std passes on the words only, and not their number.
+const KINDS: [(&str, io::ErrorKind); 9] = [
+    ("Name or service not known", io::ErrorKind::NotFound),
+    ("No address associated with hostname", io::ErrorKind::NotFound),
+    ("Name does not resolve", io::ErrorKind::NotFound),
+    ("Name has no usable address", io::ErrorKind::NotFound),
+    ("nodename nor servname provided, or not known", io::ErrorKind::NotFound),
+    ("hostname nor servname provided, or not known", io::ErrorKind::NotFound),
+    ("No address associated with name", io::ErrorKind::NotFound),
+    ("Temporary failure in name resolution", io::ErrorKind::HostUnreachable),
+    ("Try again", io::ErrorKind::HostUnreachable),
+];
+
+/// The error of the lookup of `host`.
+#[cold]
+fn not_found(host: String, error: io::Error) -> io::Error {
+    let text = error.to_string();
+    let found = KINDS.iter().find(|(words, _)| text.strip_prefix(OF_STD) == Some(words));
+    io::Error::new(
+        found.map_or(error.kind(), |(_, kind)| *kind),
+        Unresolved { host, error },
+    )
+}
+
+/// A name that could not be looked up.
+#[derive(Debug)]
+struct Unresolved {
+    host: String,
+    error: io::Error,
+}
+
+impl fmt::Display for Unresolved {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = self.error.to_string();
+        write!(
+            f,
+            "cannot look up {:?}: {}",
+            self.host,
+            text.strip_prefix(OF_STD).unwrap_or(&text)
+        )
+    }
+}
+
+impl error::Error for Unresolved {
+    fn source(&self) -> Option<&(dyn error::Error + 'static)> {
+        Some(&self.error)
+    }
 }
 
 static PERMITS: Permits = Permits {
@@ -325,6 +379,26 @@ mod tests {
         assert_eq!(PERMITS.free.load(Ordering::SeqCst), 3);
         let most = most.load(Ordering::SeqCst);
         assert!((1..=3).contains(&most), "{most} permits were out");
+    }
+
+    #[test]
+    fn a_failed_lookup_names_the_name_and_has_a_kind() {
+        let failed = |words: &str| not_found("db.example".into(), io::Error::other(format!("{OF_STD}{words}")));
+        let error = failed("Name or service not known");
+        assert_eq!(error.kind(), io::ErrorKind::NotFound);
+        assert_eq!(
+            error.to_string(),
+            "cannot look up \"db.example\": Name or service not known"
+        );
+        let kind = failed("Temporary failure in name resolution").kind();
+        assert_eq!(kind, io::ErrorKind::HostUnreachable);
+        assert_eq!(failed("Memory allocation failure").kind(), io::ErrorKind::Other);
+        let no_descriptor = not_found("db.example".into(), rustix::io::Errno::MFILE.into());
+        let source = error::Error::source(&no_descriptor).and_then(|source| source.downcast_ref::<io::Error>());
+        assert!(
+            source.is_some_and(|source| source.raw_os_error().is_some()),
+            "{no_descriptor:?}"
+        );
     }
 
     #[test]
