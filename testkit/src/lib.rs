@@ -6,6 +6,7 @@
 //! Every wait ends after [`DEADLINE`], far beyond what a loaded machine needs. A test measures nothing by it.
 
 pub mod allocations;
+mod black_hole;
 mod cgroup;
 mod disk;
 pub mod exposition;
@@ -24,6 +25,7 @@ mod thread_watch;
 mod wait;
 pub mod websocket;
 
+pub use black_hole::BlackHole;
 pub use cgroup::MemoryGroup;
 pub use disk::SmallDisk;
 pub use folder::Folder;

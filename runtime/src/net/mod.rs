@@ -11,8 +11,36 @@
 //!   [`TimedOut`](std::io::ErrorKind::TimedOut).
 //! - There is no `set_nonblocking`. The descriptors are non-blocking; conversion into a std type makes them blocking
 //!   again.
-//! - A name is looked up on the pool for blocking work, at most 64 at a time.
+//! - A name is looked up on the pool for blocking work, at most 64 at a time. The error of a lookup names it, and has a kind.
+//! - A [connect](TcpStream::connect) to several addresses begins the next attempt after 250 ms.
 //! - A call can be cancelled: see [`Cancelled`](crate::Cancelled).
+//!
+//! # Sockets with options of their own
+//!
+//! Options that can be set on an open socket are set through the crate `socket2`, whose `SockRef` borrows any stream, listener or socket of
+//! this crate. [`TcpStream::connect_with`] is for those that must be there before the connection: the address or interface to connect from,
+//! for example. A listener or a datagram socket is made by `socket2` and converted:
+//!
+//! ```
+//! use osier::net::{SocketAddr, TcpListener, TcpStream};
+//! use socket2::{Domain, SockRef, Socket, TcpKeepalive, Type};
+//! use std::os::fd::OwnedFd;
+//! use std::time::Duration;
+//!
+//! osier::run(|| {
+//!     let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+//!     socket.set_reuse_address(true)?; // in the domain IPV6, `set_only_v6` leaves IPv4 to another socket
+//!     socket.set_recv_buffer_size(64 << 10)?; // accepted connections inherit it
+//!     socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into())?;
+//!     socket.listen(16)?;
+//!     let listener = TcpListener::from(OwnedFd::from(socket));
+//!
+//!     let stream = TcpStream::connect(listener.local_addr()?)?;
+//!     SockRef::from(&stream).set_tcp_keepalive(&TcpKeepalive::new().with_time(Duration::from_secs(60)))?;
+//!     std::io::Result::Ok(())
+//! })?;
+//! # std::io::Result::Ok(())
+//! ```
 
 //   tcp.rs  unix.rs  any.rs  udp.rs   the public types: names, addresses, options; what they share is in impls.rs
 //       └──────┼──────────┘
@@ -20,10 +48,12 @@
 //              │
 //   crate::wait::socket::Watched           readiness: try the call, wait where it would block, try again
 //
+//   connect.rs                       several addresses, tried in attempts that overlap
 //   addr.rs                          ToSocketAddrs; names are looked up on the pool for blocking work
 
 mod addr;
 mod any;
+mod connect;
 mod deferred;
 mod impls;
 mod inherited;

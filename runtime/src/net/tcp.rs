@@ -3,21 +3,23 @@
 use std::future::ready;
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::pin::pin;
 use std::time::{Duration, Instant};
 
-use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrAny, SocketType, sockopt};
 
 use super::addr::{ToSocketAddrs, each_addr, each_addr_async};
+use super::connect::{first_of, first_of_async};
 use super::deferred::defer_accept;
 use super::impls::{listener_impls, socket_options, stream_impls};
 use super::stream::{self, Stream, call, zero_timeout};
 use super::system;
 use crate::wait::fd::{Fd, Opened};
 use crate::wait::leaf::Io;
-use crate::wait::simulated;
-use crate::wait::socket::{Direction, Moved, ShortRead, Watched};
-use crate::worker::context::now;
+use crate::wait::socket::{Direction, ShortRead, Watched};
+use crate::wait::{self, simulated};
+use crate::worker::context::{self, Caller, now};
 
 /// The accept backlog: as large as the system allows (`/proc/sys/net/core/somaxconn`).
 pub(crate) const BACKLOG: i32 = 4096;
@@ -64,18 +66,28 @@ impl TcpStream {
         self.0
     }
 
-    /// Connects to the first address that accepts.
+    /// Connects to the first address that answers.
+    ///
+    /// Several addresses, such as those of a name, are tried in turn, IPv6 and IPv4 alternately ([RFC 8305]). The next attempt begins when
+    /// the one before it has failed, or has had no answer for 250 ms. The first that connects wins, and the sockets of the others are
+    /// closed: a server may see such a connection come and go.
+    ///
+    /// A limit is that of a [`timeout`](crate::timeout()) around the call, or of [`connect_within`](TcpStream::connect_within).
+    ///
+    /// [RFC 8305]: https://www.rfc-editor.org/rfc/rfc8305
     ///
     /// # Suspends
     ///
-    /// While a name is looked up, and until the connection is made or refused.
+    /// While a name is looked up, and until a connection is made or all are refused.
     ///
     /// # Errors
     ///
-    /// The error of the last address. `InvalidInput` if there is no address.
-    #[doc(alias = "dial")]
+    /// For one address: the system's error, as in std. For several: an error whose text has each address that was tried with its reason, and
+    /// whose kind and [source](std::error::Error::source) are those of the last one. `InvalidInput` if there is no address. For a name that
+    /// cannot be looked up: see [`to_socket_addrs`](ToSocketAddrs::to_socket_addrs).
+    #[doc(alias("dial", "happy_eyeballs"))]
     pub fn connect(addr: impl ToSocketAddrs) -> io::Result<TcpStream> {
-        each_addr(addr, |addr| TcpStream::connect_until(addr, None))
+        first_of(addr.to_socket_addrs()?, None, &mut open).map(TcpStream)
     }
 
     /// Connects, waiting for at most `timeout`.
@@ -88,16 +100,80 @@ impl TcpStream {
     ///
     /// `InvalidInput` for a timeout of zero; `TimedOut`; the system's error.
     pub fn connect_timeout(addr: &SocketAddr, timeout: Duration) -> io::Result<TcpStream> {
-        if timeout.is_zero() {
-            return Err(zero_timeout("use a longer one, or TcpStream::connect for no timeout"));
-        }
-        TcpStream::connect_until(*addr, now().checked_add(timeout))
+        let deadline = deadline_of(timeout)?;
+        first_of([*addr].into_iter(), deadline, &mut open).map(TcpStream)
     }
 
-    fn connect_until(addr: SocketAddr, deadline: Option<Instant>) -> io::Result<TcpStream> {
-        let watched = Watched::new(socket(&addr, SocketType::STREAM)?, ShortRead::Drains);
-        watched.io(Direction::Write, || deadline, |fd| connect(fd, &addr))?;
-        Ok(TcpStream(Stream::new(watched)))
+    /// Connects as [`connect`](TcpStream::connect) does, and waits for at most `limit`: for the lookup of a name and for all its addresses
+    /// together. The limit holds on plain threads too.
+    ///
+    /// ```
+    /// use osier::net::{TcpListener, TcpStream};
+    /// use std::time::Duration;
+    ///
+    /// let listener = TcpListener::bind("127.0.0.1:0")?;
+    /// let port = listener.local_addr()?.port();
+    /// let client = TcpStream::connect_within(("localhost", port), Duration::from_secs(60))?;
+    /// assert_eq!(client.peer_addr()?, listener.local_addr()?);
+    /// # std::io::Result::Ok(())
+    /// ```
+    ///
+    /// # Suspends
+    ///
+    /// Until a connection is made, all are refused, or the time is up.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`connect`](TcpStream::connect); `TimedOut`; `InvalidInput` for a limit of zero.
+    #[doc(alias = "connect_timeout")]
+    pub fn connect_within(addr: impl ToSocketAddrs, limit: Duration) -> io::Result<TcpStream> {
+        let deadline = deadline_of(limit)?;
+        first_of(look_up_until(&addr, deadline)?, deadline, &mut open).map(TcpStream)
+    }
+
+    /// Connects as [`connect`](TcpStream::connect) does, with sockets that `make` has made and set up: for options that must be there before
+    /// the connection, such as an address or interface to connect from. `make` is called once for each address that is tried, with that
+    /// address. It may not wait.
+    ///
+    /// The crate `socket2` has all options, and its `Socket` is an `Into<OwnedFd>`:
+    ///
+    /// ```
+    /// use osier::net::{SocketAddr, TcpListener, TcpStream};
+    /// use socket2::{Domain, Socket, TcpKeepalive, Type};
+    /// use std::time::Duration;
+    ///
+    /// let make = |to: &SocketAddr| {
+    ///     let socket = Socket::new(Domain::for_address(*to), Type::STREAM, None)?;
+    ///     socket.set_reuse_address(true)?;
+    ///     socket.set_recv_buffer_size(64 << 10)?;
+    ///     socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(Duration::from_secs(60)))?;
+    ///     if to.is_ipv4() {
+    ///         socket.bind(&SocketAddr::from(([127, 0, 0, 2], 0)).into())?;
+    ///     }
+    ///     std::io::Result::Ok(socket)
+    /// };
+    /// let listener = TcpListener::bind("127.0.0.1:0")?;
+    /// let client = TcpStream::connect_with(listener.local_addr()?, make)?;
+    /// # #[cfg(target_os = "linux")]
+    /// assert_eq!(client.local_addr()?.ip().to_string(), "127.0.0.2");
+    /// # std::io::Result::Ok(())
+    /// ```
+    ///
+    /// A simulation (feature `sim`) does not replace such sockets: they are those of the machine.
+    ///
+    /// # Suspends
+    ///
+    /// As [`connect`](TcpStream::connect).
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`connect`](TcpStream::connect). An error of `make` counts as that of its address.
+    #[doc(alias("TcpSocket", "bind_device", "local_address"))]
+    pub fn connect_with<S: Into<OwnedFd>>(
+        addr: impl ToSocketAddrs,
+        make: impl FnMut(&SocketAddr) -> io::Result<S>,
+    ) -> io::Result<TcpStream> {
+        first_of(addr.to_socket_addrs()?, None, &mut adopting(make)).map(TcpStream)
     }
 
     /// [`connect`](TcpStream::connect) as a future.
@@ -112,17 +188,37 @@ impl TcpStream {
     ///
     /// # Cancellation
     ///
-    /// Dropping it closes the socket.
+    /// Dropping it closes its sockets.
     ///
     /// # Errors
     ///
     /// The errors of [`connect`](TcpStream::connect).
     pub fn connect_async<A: ToSocketAddrs>(addr: A) -> impl Future<Output = io::Result<TcpStream>> + Send + use<A> {
-        each_addr_async(addr, |addr| async move {
-            let watched = Watched::new(socket(&addr, SocketType::STREAM)?, ShortRead::Drains);
-            Io::new(&watched, Direction::Write, |fd| connect(fd, &addr)).await?;
-            Ok(TcpStream(Stream::new(watched)))
-        })
+        // The lookup borrows nothing, so the future need not keep `addr`.
+        let addrs = addr.to_socket_addrs_async();
+        async move { first_of_async(addrs.await?, open).await.map(TcpStream) }
+    }
+
+    /// [`connect_with`](TcpStream::connect_with) as a future.
+    ///
+    /// # Cancellation
+    ///
+    /// Dropping it closes its sockets.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`connect_with`](TcpStream::connect_with).
+    pub fn connect_with_async<A, S, F>(
+        addr: A,
+        make: F,
+    ) -> impl Future<Output = io::Result<TcpStream>> + Send + use<A, S, F>
+    where
+        A: ToSocketAddrs,
+        S: Into<OwnedFd>,
+        F: FnMut(&SocketAddr) -> io::Result<S> + Send,
+    {
+        let addrs = addr.to_socket_addrs_async();
+        async move { first_of_async(addrs.await?, adopting(make)).await.map(TcpStream) }
     }
 
     /// The address of the peer.
@@ -419,19 +515,34 @@ fn accepted((opened, peer): (Opened, Option<SocketAddrAny>)) -> io::Result<(TcpS
     }
 }
 
-/// Calls connect(2). A second call reports how the first one ended.
-fn connect(fd: Fd<'_>, addr: &SocketAddr) -> io::Result<Moved<()>> {
-    let fd = match fd {
-        Fd::System(fd) => fd,
-        Fd::Simulated(socket) => return socket.connect(addr),
-    };
-    match rustix::net::connect(fd, addr) {
-        Ok(()) | Err(Errno::ISCONN) => Ok(Moved::all(())),
-        Err(Errno::INPROGRESS | Errno::ALREADY) => Err(io::ErrorKind::WouldBlock.into()),
-        // The kernel means that no local port is free, or none for a route. Waiting does not change that.
-        Err(Errno::AGAIN) => Err(io::Error::new(io::ErrorKind::AddrNotAvailable, "no local port is free")),
-        Err(error) => Err(error.into()),
+/// The end of a connect that may take `limit`.
+fn deadline_of(limit: Duration) -> io::Result<Option<Instant>> {
+    match limit.is_zero() {
+        true => Err(zero_timeout("use a longer one, or TcpStream::connect for no timeout")),
+        false => Ok(now().checked_add(limit)),
     }
+}
+
+/// The addresses of a connect that ends at `deadline`.
+fn look_up_until<A: ToSocketAddrs>(addr: &A, deadline: Option<Instant>) -> io::Result<A::Iter> {
+    if context::caller(|caller| matches!(caller, Caller::Worker)) {
+        return addr.to_socket_addrs(); // a name fails there before its lookup begins
+    }
+    let mut addrs = pin!(addr.to_socket_addrs_async());
+    wait::wait(deadline, None, |cx| addrs.as_mut().poll(cx))?
+}
+
+/// Opens the socket of a connect.
+fn open(addr: &SocketAddr) -> io::Result<Stream> {
+    let opened = socket(addr, SocketType::STREAM)?;
+    Ok(Stream::new(Watched::new(opened, ShortRead::Drains)))
+}
+
+/// Takes sockets that other code has made.
+fn adopting<S: Into<OwnedFd>>(
+    mut make: impl FnMut(&SocketAddr) -> io::Result<S>,
+) -> impl FnMut(&SocketAddr) -> io::Result<Stream> {
+    move |addr| Ok(Stream::from_outside(make(addr)?.into(), ShortRead::Drains))
 }
 
 /// Opens a socket for the family of `addr`: on a simulated host a simulated one.

@@ -13,6 +13,7 @@ mod cancel;
 mod channels;
 mod clock;
 mod colours;
+mod connect;
 mod coroutines;
 mod dns;
 mod dormant;

@@ -1,5 +1,6 @@
 //! Simulations: one seed is one run, the sockets keep the promises of the system's, and faults are what they say.
 
+mod connect;
 mod faults;
 mod files;
 mod sockets;
