@@ -103,12 +103,12 @@
 //! | `Semaphore`, `Barrier`, `OnceCell`, `LazyLock` | [`sync::Semaphore`], [`sync::Barrier`], [`sync::OnceCell`], [`sync::Lazy`] |
 //! | `thread_local!`, `task_local!` | [`fiber_local!`], [`task_local!`]: with an initial value, as std's; there is no `scope` |
 //! | `split`, `into_split` | `&TcpStream` reads and writes; [`try_clone`](net::TcpStream::try_clone) for two owners |
-//! | `copy`, `copy_bidirectional` | [`std::io::copy`]; both directions in [`io`](io#copying) |
+//! | `copy`, `copy_bidirectional` | [`std::io::copy`]; [`io::relay`], which has an idle limit |
 //! | `BufReader`, `BufWriter`, `codec::Framed` | those of std, around a stream: [`io`](io#buffers-and-codecs) |
 //! | `lookup_host`, `net.LookupHost` | [`net::ToSocketAddrs`], whose lookups suspend |
 //! | `from_std`, `into_std` | `From` and `Into`, in both directions |
 //! | `io::stdin` | std's, in [`unblock`] |
-//! | `TcpSocket` | [`TcpListener::bind_reuseport`](net::TcpListener::bind_reuseport), or any std listener by `From` |
+//! | `TcpSocket`, `net.Dialer` | [`TcpStream::connect_with`](net::TcpStream::connect_with), [`connect_within`](net::TcpStream::connect_within); listeners [by `From`](net#sockets-with-options-of-their-own) |
 //! | `AsyncFd` | [`io::Async`], [`io::ready`] |
 //! | `runtime::Builder`, `Handle`, `block_on` | [`Runtime::builder`], [`Handle`], [`Runtime::run`], [`block_on`] |
 //! | `shutdown_timeout` | [`Builder::shutdown_timeout`]: the drop of the runtime waits so long |

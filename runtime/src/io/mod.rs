@@ -3,41 +3,8 @@
 //!
 //! # Copying
 //!
-//! There is no `copy` here: [`std::io::copy`] between streams of this crate does the same. Two fibers copy in both directions at once, as
-//! tokio's `copy_bidirectional` does:
-//!
-//! ```
-//! use osier::net::{Shutdown, UnixStream};
-//! use std::io;
-//!
-//! fn pass(mut from: &UnixStream, mut to: &UnixStream) -> io::Result<()> {
-//!     io::copy(&mut from, &mut to)?;
-//!     to.shutdown(Shutdown::Write)
-//! }
-//!
-//! /// Passes bytes on in both directions, until both ends have closed theirs or one direction fails.
-//! fn relay(client: &UnixStream, backend: &UnixStream) -> io::Result<()> {
-//!     osier::try_scope(|s| {
-//!         s.spawn(|| pass(client, backend));
-//!         pass(backend, client)
-//!     })
-//! }
-//! # use std::io::{Read, Write};
-//! # osier::run(|| {
-//! #     let (mut near, client) = UnixStream::pair()?;
-//! #     let (backend, mut far) = UnixStream::pair()?;
-//! #     let relay = osier::spawn(move || relay(&client, &backend));
-//! #     near.write_all(b"ping")?;
-//! #     near.shutdown(Shutdown::Write)?;
-//! #     let mut text = String::new();
-//! #     far.read_to_string(&mut text)?;
-//! #     far.write_all(b"pong")?;
-//! #     drop(far);
-//! #     near.read_to_string(&mut text)?;
-//! #     assert_eq!(text, "pingpong");
-//! #     relay.join().unwrap()
-//! # }).unwrap();
-//! ```
+//! There is no `copy` here: [`std::io::copy`] between streams of this crate does the same. [`relay`] copies in both directions at once, as
+//! tokio's `copy_bidirectional` does, and has a limit for the time in which neither direction moves.
 //!
 //! [`splice`] passes bytes on without copying them.
 //!
@@ -86,6 +53,7 @@
 //   sendfile                     io/sendfile.rs
 //   read_at                      io/read_at.rs
 //   splice                       io/splice.rs
+//   relay                        io/relay.rs: both directions of two streams, by futures-io
 //   close_later                  io/close.rs
 //   while_connected              io/connected.rs
 
@@ -97,6 +65,8 @@ mod connected;
 mod read_at;
 #[cfg(feature = "descriptors")]
 mod ready;
+#[cfg(feature = "adapters")]
+mod relay;
 #[cfg(feature = "fs")]
 mod sendfile;
 #[cfg(feature = "fs")]
@@ -114,6 +84,8 @@ pub use connected::{Disconnected, HalfClose, while_connected};
 pub use read_at::read_at;
 #[cfg(feature = "descriptors")]
 pub use ready::{WhenReady, readable, readable_async, ready, ready_async, writable, writable_async};
+#[cfg(feature = "adapters")]
+pub use relay::{Relayed, relay, relay_async};
 #[cfg(feature = "fs")]
 pub use sendfile::{FileProgress, sendfile, sendfile_after, try_sendfile};
 #[cfg(feature = "fs")]

@@ -46,6 +46,7 @@ mod once;
 mod pubsub;
 mod ready_futures;
 mod refused_calls;
+mod relay;
 mod scope;
 mod select;
 mod select_sources;
