@@ -150,19 +150,62 @@ impl Semaphore {
     ///
     /// The panics of [`acquire`](Semaphore::acquire).
     pub fn acquire_owned(self: Arc<Self>) -> OwnedSemaphorePermit {
-        block_for_permit(self.acquire_owned_async())
+        self.acquire_many_owned(1)
+    }
+
+    /// Waits as [`acquire_many`](Semaphore::acquire_many) does, for permits that borrow nothing.
+    ///
+    /// ```
+    /// use osier::sync::Semaphore;
+    /// use std::sync::Arc;
+    ///
+    /// osier::run(|| {
+    ///     let megabytes = Arc::new(Semaphore::new(64));
+    ///     let permit = Arc::clone(&megabytes).acquire_many_owned(48);
+    ///     assert_eq!((permit.permits(), megabytes.available_permits()), (48, 16));
+    ///     osier::spawn(move || drop(permit)).join().unwrap();
+    ///     assert_eq!(megabytes.available_permits(), 64);
+    /// });
+    /// ```
+    ///
+    /// # Suspends
+    ///
+    /// The same as for [`acquire_many`](Semaphore::acquire_many).
+    ///
+    /// # Panics
+    ///
+    /// The panics of [`acquire`](Semaphore::acquire).
+    pub fn acquire_many_owned(self: Arc<Self>, permits: u32) -> OwnedSemaphorePermit {
+        block_for_permit(self.acquire_many_owned_async(permits))
     }
 
     /// Waits as [`acquire_owned`](Semaphore::acquire_owned) does, in a future. A future that is dropped leaves the queue.
     pub async fn acquire_owned_async(self: Arc<Self>) -> OwnedSemaphorePermit {
-        self.acquire_async().await.forget();
-        OwnedSemaphorePermit { semaphore: self }
+        self.acquire_many_owned_async(1).await
+    }
+
+    /// Waits as [`acquire_many_owned`](Semaphore::acquire_many_owned) does, in a future. A future that is dropped leaves the
+    /// queue and returns the permits that it had gathered.
+    pub async fn acquire_many_owned_async(self: Arc<Self>, permits: u32) -> OwnedSemaphorePermit {
+        self.acquire_many_async(permits).await.forget();
+        OwnedSemaphorePermit {
+            semaphore: self,
+            permits,
+        }
     }
 
     /// Takes a permit as [`try_acquire`](Semaphore::try_acquire) does, one that borrows nothing.
     pub fn try_acquire_owned(self: Arc<Self>) -> Option<OwnedSemaphorePermit> {
-        self.try_acquire()?.forget();
-        Some(OwnedSemaphorePermit { semaphore: self })
+        self.try_acquire_many_owned(1)
+    }
+
+    /// Takes several permits as [`try_acquire_many`](Semaphore::try_acquire_many) does, which borrow nothing.
+    pub fn try_acquire_many_owned(self: Arc<Self>, permits: u32) -> Option<OwnedSemaphorePermit> {
+        self.try_acquire_many(permits)?.forget();
+        Some(OwnedSemaphorePermit {
+            semaphore: self,
+            permits,
+        })
     }
 }
 
@@ -184,16 +227,34 @@ impl SemaphorePermit<'_> {
     }
 }
 
-/// One permit of a shared [`Semaphore`]. Dropping it returns the permit.
+/// One or more permits of a shared [`Semaphore`]. Dropping it returns them.
 #[must_use = "a permit that is not kept is given back at once"]
 #[clippy::has_significant_drop]
 #[derive(Debug)]
 pub struct OwnedSemaphorePermit {
     semaphore: Arc<Semaphore>,
+    permits: u32,
+}
+
+impl OwnedSemaphorePermit {
+    /// Destroys the permit without returning it: the semaphore has fewer permits from then on.
+    pub fn forget(mut self) {
+        self.permits = 0;
+    }
+
+    /// The number of permits that this holds.
+    pub fn permits(&self) -> usize {
+        self.permits as usize
+    }
+
+    /// The semaphore that it is a permit of.
+    pub fn semaphore(&self) -> &Arc<Semaphore> {
+        &self.semaphore
+    }
 }
 
 impl Drop for OwnedSemaphorePermit {
     fn drop(&mut self) {
-        self.semaphore.add_permits(1);
+        self.semaphore.add_permits(self.permits());
     }
 }

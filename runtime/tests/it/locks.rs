@@ -412,6 +412,29 @@ fn a_semaphore_lets_in_as_many_as_it_has_permits() {
 }
 
 #[test]
+fn several_permits_that_borrow_nothing_come_and_go_together() {
+    let semaphore = Arc::new(Semaphore::new(5));
+    let three = osier::block_on(Arc::clone(&semaphore).acquire_many_owned_async(3));
+    assert_eq!((three.permits(), semaphore.available_permits()), (3, 2));
+    assert!(Arc::clone(&semaphore).try_acquire_many_owned(3).is_none());
+    {
+        let mut waiting = pin!(Arc::clone(&semaphore).acquire_many_owned_async(4));
+        assert!(poll_once(waiting.as_mut()).is_pending());
+    }
+    assert_eq!(
+        semaphore.available_permits(),
+        2,
+        "it has given back what it had gathered"
+    );
+    let two = Arc::clone(&semaphore).acquire_many_owned(2);
+    assert!(Arc::ptr_eq(two.semaphore(), &semaphore));
+    drop(three);
+    assert_eq!(semaphore.available_permits(), 3);
+    two.forget();
+    assert_eq!(semaphore.available_permits(), 3);
+}
+
+#[test]
 fn a_large_request_is_not_overtaken_and_gives_back_what_it_had_gathered() {
     let semaphore = Semaphore::new(3);
     let one = semaphore.acquire();
