@@ -182,6 +182,92 @@ fn a_signal_reaches_a_child_until_it_has_ended() {
 }
 
 #[test]
+fn the_output_that_has_come_is_there_after_a_timeout() {
+    osier::run(|| {
+        let mut command = sh("echo out; echo err >&2; cat /dev/zero | head -c 100000; exec sleep 3600");
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let (mut stdout, mut stderr) = (b"before ".to_vec(), Vec::new());
+        // It is cut short again and again, and loses nothing.
+        let has_all = |stdout: &Vec<u8>, stderr: &Vec<u8>| stdout.len() >= 100_011 && stderr.len() >= 4;
+        while !has_all(&stdout, &stderr) {
+            let limit = Duration::from_millis(5);
+            osier::timeout(limit, || child.collect_output(&mut stdout, &mut stderr)).unwrap_err();
+        }
+        child.kill().unwrap();
+        let status = child.collect_output(&mut stdout, &mut stderr).unwrap();
+        assert!(!status.success());
+        assert!(stdout.starts_with(b"before out\n\0") && stdout.len() == 100_011);
+        assert_eq!(stderr, b"err\n");
+    });
+}
+
+#[test]
+fn output_is_appended_in_every_colour() {
+    in_every_colour(|| async {
+        let mut child = sh("echo out; exit 3").stdout(Stdio::piped()).spawn().unwrap();
+        let (mut stdout, mut stderr) = (b"before ".to_vec(), Vec::new());
+        {
+            let mut begun = pin!(child.collect_output_async(&mut stdout, &mut stderr));
+            let _ = poll_once(begun.as_mut()); // dropped
+        }
+        let status = child.collect_output_async(&mut stdout, &mut stderr).await.unwrap();
+        assert_eq!(
+            (status.code(), &*stdout, stderr.len()),
+            (Some(3), &b"before out\n"[..], 0)
+        );
+    });
+}
+
+#[test]
+fn a_process_group_is_ended_as_a_whole() {
+    use std::io::Read as _;
+    osier::run(|| {
+        // The shell ends at once, and its child holds the pipe.
+        let mut command = sh("sleep 3600 & echo $!");
+        let mut shell = command.process_group(0).stdout(Stdio::piped()).spawn().unwrap();
+        let mut stdout = shell.stdout.take().unwrap();
+        let mut line = Vec::new();
+        while !line.ends_with(b"\n") {
+            let mut byte = [0];
+            stdout.read_exact(&mut byte).unwrap();
+            line.extend(byte);
+        }
+        let sleep: u32 = String::from_utf8(line).unwrap().trim().parse().unwrap();
+        testkit::eventually("a shell that has ended", || state_of(shell.id()) == Some('Z'));
+        assert!(state_of(sleep).is_some_and(|state| state != 'Z'));
+        shell.kill_group().unwrap();
+        assert_eq!(stdout.read(&mut [0]).unwrap(), 0);
+        assert!(shell.wait().unwrap().success());
+        assert_eq!(
+            shell.kill_group().unwrap_err().kind(),
+            ErrorKind::InvalidInput,
+            "it was waited for"
+        );
+
+        let mut in_ours = sh("exec sleep 3600").spawn().unwrap();
+        assert_eq!(
+            in_ours.kill_group().unwrap_err().kind(),
+            ErrorKind::InvalidInput,
+            "it is in ours"
+        );
+        in_ours.kill().unwrap();
+        in_ours.wait().unwrap();
+    });
+}
+
+#[test]
+#[cfg(feature = "signal")]
+fn a_signal_reaches_a_process_group() {
+    use osier::signal::Signal;
+    use std::os::unix::process::ExitStatusExt;
+    let mut shell = sh("sleep 3600 & wait").process_group(0).spawn().unwrap();
+    shell.signal_group(Signal::TERM).unwrap();
+    assert_eq!(shell.wait().unwrap().signal(), Some(15));
+    let refused = shell.signal_group(Signal::TERM).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::InvalidInput, "{refused}");
+}
+
+#[test]
 fn a_child_is_waited_for_while_others_go_on() {
     osier::run(|| {
         let children: Vec<_> = (0..20)

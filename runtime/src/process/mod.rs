@@ -15,12 +15,15 @@ mod reaper;
 
 use std::ffi::OsStr;
 use std::io;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::pin::pin;
 
 pub use std::process::{ExitStatus, Output, Stdio};
 
 pub use pipe::{ChildStderr, ChildStdin, ChildStdout};
+
+use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::wait;
 use crate::worker::affinity::unpinned;
@@ -41,6 +44,7 @@ pub struct Command {
     /// Whether stdin, stdout and stderr were set. The defaults of `spawn` and `output` differ.
     set: [bool; 3],
     kill_on_drop: bool,
+    leads_group: bool,
 }
 
 /// Settings that are std's own.
@@ -62,6 +66,7 @@ impl Command {
             std: std::process::Command::new(program),
             set: [false; 3],
             kill_on_drop: false,
+            leads_group: false,
         }
     }
 
@@ -103,7 +108,35 @@ impl Command {
         self
     }
 
-    /// Sets whether dropping the [`Child`] kills a child that still runs. `false` by default, as in std.
+    /// Puts the child into a process group: 0 is a new one, which has the child's id and itself as its first member. The default is the
+    /// group of this process, as in std.
+    ///
+    /// The child's own children are in the new group, too, unless they leave it. [`Child::kill_group`] ends them all. The terminal's Ctrl-C
+    /// goes to the group in its foreground, and so not to them.
+    ///
+    /// ```
+    /// use osier::process::{Command, Stdio};
+    /// use std::io::Read;
+    ///
+    /// osier::run(|| {
+    ///     let mut shell = Command::new("sh").args(["-c", "sleep 3600 & wait"]).process_group(0).stdout(Stdio::piped()).spawn()?;
+    ///     shell.kill_group()?;
+    ///     assert!(!shell.wait()?.success());
+    ///     // The sleep has gone as well: nobody holds the other end of the pipe.
+    ///     assert_eq!(shell.stdout.take().expect("piped").read(&mut [0])?, 0);
+    ///     std::io::Result::Ok(())
+    /// })?;
+    /// # std::io::Result::Ok(())
+    /// ```
+    #[doc(alias("setpgid", "setsid"))]
+    pub fn process_group(&mut self, group: i32) -> &mut Command {
+        self.leads_group = group == 0;
+        self.std.process_group(group);
+        self
+    }
+
+    /// Sets whether dropping the [`Child`] kills a child that still runs. `false` by default, as in std. The child's own children are not
+    /// killed.
     ///
     /// With it a [`timeout`](crate::timeout) ends the child, too:
     ///
@@ -145,7 +178,9 @@ impl Command {
             stderr: None,
             exit: Exit::of(&started),
             child: Some(started),
+            is_reaped: false,
             kill_on_drop: self.kill_on_drop,
+            leads_group: self.leads_group,
         };
         child.stdin = stdin.map(ChildStdin::new).transpose()?;
         child.stdout = stdout.map(ChildStdout::new).transpose()?;
@@ -257,7 +292,10 @@ pub struct Child {
     /// `Some` until the drop.
     child: Option<std::process::Child>,
     exit: Exit,
+    /// Whether it has been waited for: another process may have its id.
+    is_reaped: bool,
     kill_on_drop: bool,
+    leads_group: bool,
 }
 
 const HERE: &str = "it is taken only by drop";
@@ -268,7 +306,8 @@ impl Child {
         self.child.as_ref().expect(HERE).id()
     }
 
-    /// Kills the child with `SIGKILL`. A child that has ended is not an error.
+    /// Kills the child with `SIGKILL`. A child that has ended is not an error. The child's own children live on: see
+    /// [`kill_group`](Child::kill_group).
     ///
     /// # Errors
     ///
@@ -277,8 +316,43 @@ impl Child {
         self.child.as_mut().expect(HERE).kill()
     }
 
+    /// Kills the child and all others in its process group with `SIGKILL`, if [`Command::process_group(0)`](Command::process_group) has
+    /// given it one of its own. Processes that it has started may live longer than the child itself.
+    ///
+    /// Call it before the child is waited for. Afterwards its id, which is that of the group, may be another's.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidInput` for a child without a group of its own, or one that was waited for; `PermissionDenied`.
+    #[doc(alias("killpg", "kill_process_group"))]
+    pub fn kill_group(&mut self) -> io::Result<()> {
+        self.send_to_group(Signal::KILL)
+    }
+
+    /// Sends a signal to the process group of the child, as [`kill_group`](Child::kill_group) does.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`kill_group`](Child::kill_group), and `InvalidInput` for a signal without a name.
+    #[cfg(feature = "signal")]
+    #[doc(alias("killpg", "kill_process_group"))]
+    pub fn signal_group(&mut self, signal: crate::signal::Signal) -> io::Result<()> {
+        self.send_to_group(named(signal)?)
+    }
+
+    fn send_to_group(&self, signal: Signal) -> io::Result<()> {
+        let child = self.child.as_ref().expect(HERE);
+        let why = match (self.leads_group, self.is_reaped) {
+            // Until the child is reaped, nobody else can have the number, and the group exists.
+            (true, false) => return Ok(kill_process_group(Pid::from_child(child), signal)?),
+            (true, true) => "the child has been waited for, so its group may be another's: signal the group before",
+            (false, _) => "the child has no process group of its own: start it with process_group(0)",
+        };
+        Err(io::Error::new(io::ErrorKind::InvalidInput, why))
+    }
+
     /// Sends a signal, such as `SIGTERM`, which asks a program to end. A child that has ended is not an error. The child's own children
-    /// do not get it.
+    /// do not get it: [`signal_group`](Child::signal_group) is for them.
     ///
     /// ```
     /// use osier::process::Command;
@@ -304,15 +378,14 @@ impl Child {
     #[cfg(feature = "signal")]
     #[doc(alias("terminate", "SIGTERM"))]
     pub fn signal(&mut self, signal: crate::signal::Signal) -> io::Result<()> {
-        use rustix::process::{Pid, Signal, kill_process};
-        let named = Signal::from_named_raw(signal.as_raw()).ok_or_else(|| {
-            let why = format!("{signal} cannot be sent to a child: choose one with a name, such as SIGTERM");
-            io::Error::new(io::ErrorKind::InvalidInput, why)
-        })?;
+        let named = named(signal)?;
         // Another process can have the id only after the child was reaped, and nobody else has this value to do so.
         match self.try_wait()? {
             Some(_) => Ok(()),
-            None => Ok(kill_process(Pid::from_child(self.child.as_ref().expect(HERE)), named)?),
+            None => Ok(rustix::process::kill_process(
+                Pid::from_child(self.child.as_ref().expect(HERE)),
+                named,
+            )?),
         }
     }
 
@@ -322,7 +395,9 @@ impl Child {
     ///
     /// The system's error, for example when other code has waited for the child.
     pub fn try_wait(&mut self) -> io::Result<Option<ExitStatus>> {
-        self.child.as_mut().expect(HERE).try_wait()
+        let ended = self.child.as_mut().expect(HERE).try_wait()?;
+        self.is_reaped |= ended.is_some();
+        Ok(ended)
     }
 
     /// Closes stdin and waits until the child has ended. A child that reads its input to the end would otherwise wait
@@ -372,14 +447,16 @@ impl Child {
     ///
     /// # Cancellation
     ///
-    /// The error of a cancelled call. The child is dropped.
+    /// The error of a cancelled call. The child is dropped, and so is what it has written:
+    /// [`collect_output`](Child::collect_output) keeps both.
     ///
     /// # Errors
     ///
     /// The errors of [`try_wait`](Child::try_wait).
-    pub fn wait_with_output(self) -> io::Result<Output> {
-        let mut output = pin!(self.wait_with_output_async());
-        wait::wait(None, None, |cx| output.as_mut().poll(cx))?
+    pub fn wait_with_output(mut self) -> io::Result<Output> {
+        let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
+        let status = self.collect_output(&mut stdout, &mut stderr)?;
+        Ok(Output { status, stdout, stderr })
     }
 
     /// [`wait_with_output`](Child::wait_with_output) as a future.
@@ -388,16 +465,73 @@ impl Child {
     ///
     /// The errors of [`try_wait`](Child::try_wait).
     pub async fn wait_with_output_async(mut self) -> io::Result<Output> {
-        drop(self.stdin.take());
-        let (out, err) = (self.stdout.take(), self.stderr.take());
-        let (stdout, stderr) = crate::join_async!(pipe::read_to_end(out), pipe::read_to_end(err)).await;
-        let (stdout, stderr) = (stdout?, stderr?);
-        Ok(Output {
-            status: self.wait_async().await?,
-            stdout,
-            stderr,
-        })
+        let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
+        let status = self.collect_output_async(&mut stdout, &mut stderr).await?;
+        Ok(Output { status, stdout, stderr })
     }
+
+    /// Collects what the child writes to both pipes, as [`wait_with_output`](Child::wait_with_output) does, and waits until it has ended.
+    /// The bytes are appended to buffers of the caller, which has the child and all that has come if the call is cut short.
+    ///
+    /// ```
+    /// use osier::process::{Command, Stdio};
+    /// use std::time::Duration;
+    ///
+    /// osier::run(|| {
+    ///     let mut command = Command::new("sh");
+    ///     command.args(["-c", "echo begun; sleep 3600"]).process_group(0);
+    ///     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+    ///     let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
+    ///     let limit = Duration::from_millis(300);
+    ///     if osier::timeout(limit, || child.collect_output(&mut stdout, &mut stderr)).is_err() {
+    ///         child.kill_group()?; // the sleep too, which holds the pipes
+    ///         child.collect_output(&mut stdout, &mut stderr)?; // the rest
+    ///     }
+    ///     println!("it has written {:?}", String::from_utf8_lossy(&stdout));
+    ///     std::io::Result::Ok(())
+    /// })?;
+    /// # std::io::Result::Ok(())
+    /// ```
+    ///
+    /// # Suspends
+    ///
+    /// Until the child has ended and both pipes are closed. Blocks the thread when called on a plain one.
+    ///
+    /// # Cancellation
+    ///
+    /// The error of a cancelled call. The buffers have what has come, and another call goes on.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`try_wait`](Child::try_wait).
+    #[doc(alias = "wait_with_output")]
+    pub fn collect_output(&mut self, stdout: &mut Vec<u8>, stderr: &mut Vec<u8>) -> io::Result<ExitStatus> {
+        let mut collected = pin!(self.collect_output_async(stdout, stderr));
+        wait::wait(None, None, |cx| collected.as_mut().poll(cx))?
+    }
+
+    /// [`collect_output`](Child::collect_output) as a future. Dropped, it leaves what has come in the buffers.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`try_wait`](Child::try_wait).
+    pub async fn collect_output_async(&mut self, stdout: &mut Vec<u8>, stderr: &mut Vec<u8>) -> io::Result<ExitStatus> {
+        drop(self.stdin.take());
+        let out = pipe::read_to_end(self.stdout.as_mut(), stdout);
+        let err = pipe::read_to_end(self.stderr.as_mut(), stderr);
+        let (out, err) = crate::join_async!(out, err).await;
+        out.and(err)?;
+        self.wait_async().await
+    }
+}
+
+/// The signal as rustix has it.
+#[cfg(feature = "signal")]
+fn named(signal: crate::signal::Signal) -> io::Result<Signal> {
+    Signal::from_named_raw(signal.as_raw()).ok_or_else(|| {
+        let why = format!("{signal} cannot be sent to a child: choose one with a name, such as SIGTERM");
+        io::Error::new(io::ErrorKind::InvalidInput, why)
+    })
 }
 
 impl Drop for Child {

@@ -205,25 +205,44 @@ impl AsyncWrite for ChildStdin {
     }
 }
 
-/// Reads to the end. Returns no bytes if there is no pipe.
-pub(super) async fn read_to_end(reader: Option<impl AsyncRead + Unpin>) -> io::Result<Vec<u8>> {
-    let (mut bytes, mut filled) = (Vec::new(), 0);
-    let Some(mut reader) = reader else { return Ok(bytes) };
+/// Appends to `bytes` what a pipe gives, to its end; nothing if there is no pipe. Dropped or failed, it leaves what has come.
+pub(super) async fn read_to_end(reader: Option<impl AsyncRead + Unpin>, bytes: &mut Vec<u8>) -> io::Result<()> {
+    let Some(mut reader) = reader else { return Ok(()) };
+    let mut filling = Filling {
+        filled: bytes.len(),
+        bytes,
+    };
     std::future::poll_fn(|cx| {
         loop {
-            // Zeroed once: one read of a pipe returns little.
-            if filled == bytes.len() {
-                bytes.resize(filled.max(4096) * 2, 0);
-            }
-            match ready!(Pin::new(&mut reader).poll_read(cx, &mut bytes[filled..]))? {
-                0 => return Poll::Ready(io::Result::Ok(())),
-                count => filled += count,
+            match ready!(Pin::new(&mut reader).poll_read(cx, filling.room()))? {
+                0 => return Poll::Ready(Ok(())),
+                count => filling.filled += count,
             }
         }
     })
-    .await?;
-    bytes.truncate(filled);
-    Ok(bytes)
+    .await
+}
+
+/// A buffer that is longer than what has come, until this is dropped.
+struct Filling<'a> {
+    bytes: &'a mut Vec<u8>,
+    filled: usize,
+}
+
+impl Filling<'_> {
+    fn room(&mut self) -> &mut [u8] {
+        // Zeroed once: one read of a pipe returns little.
+        if self.filled == self.bytes.len() {
+            self.bytes.resize(self.filled.max(4096) * 2, 0);
+        }
+        &mut self.bytes[self.filled..]
+    }
+}
+
+impl Drop for Filling<'_> {
+    fn drop(&mut self) {
+        self.bytes.truncate(self.filled);
+    }
 }
 
 #[cfg(test)]
@@ -252,7 +271,8 @@ mod tests {
             left: 20_000,
             zeroed: 0,
         };
-        let bytes = crate::block_on(read_to_end(Some(&mut scribbler))).unwrap();
+        let mut bytes = Vec::new();
+        crate::block_on(read_to_end(Some(&mut scribbler), &mut bytes)).unwrap();
         assert_eq!(bytes, [7; 20_000]);
         assert!(
             scribbler.zeroed <= 32 << 10,
