@@ -43,6 +43,21 @@ use super::Builder;
 ///     assert_eq!(ended, [1, 20]);
 /// });
 /// ```
+///
+/// A future joins on a fiber that waits for it:
+///
+/// ```
+/// use osier::fiber::JoinSet;
+/// use std::rc::Rc;
+///
+/// osier::run(|| {
+///     let mut set = JoinSet::new();
+///     let shared = Rc::new(20);
+///     set.spawn(|| osier::block_on(async { 1 }));
+///     set.spawn_local(move || osier::block_on(async move { *shared + 1 })); // one that is not `Send`
+///     assert_eq!(set.join_all().into_iter().sum::<i32>(), 22);
+/// });
+/// ```
 #[doc(alias("TaskTracker", "WaitGroup", "TaskGroup", "nursery"))]
 pub struct JoinSet<T> {
     /// By id, so in the order of spawning.
