@@ -11,7 +11,7 @@ use std::str::FromStr;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use osier::net::{Stream, TcpListener, TcpStream, ToSocketAddrs, UnixListener, UnixStream};
+use osier::net::{Stream, TcpListener, TcpStream, UnixListener, UnixStream};
 
 use crate::lock;
 
@@ -51,8 +51,8 @@ impl Address {
     ///
     /// # Suspends
     ///
-    /// Until the connection is made or refused, or the timeout has passed. On a plain thread it blocks, and neither the lookup of a name nor
-    /// a Unix socket whose backlog is full has a limit there.
+    /// Until the connection is made or refused, or the timeout has passed. On a plain thread it blocks, and a Unix socket whose backlog is full
+    /// has no limit there.
     ///
     /// # Cancellation
     ///
@@ -60,42 +60,20 @@ impl Address {
     ///
     /// # Errors
     ///
-    /// `TimedOut`, or the system's error for the last address tried.
+    /// `TimedOut`, or the errors of [`TcpStream::connect`](osier::net::TcpStream::connect).
     pub fn connect(&self, timeout: Duration) -> io::Result<Stream> {
-        let is_on_fiber = osier::fiber::id().is_some();
-        let connect = || match self {
+        match self {
             Address::Tcp(host) => {
-                let stream = match is_on_fiber {
-                    true => TcpStream::connect(host.as_str())?,
-                    false => connect_one_of(host, timeout)?,
-                };
+                let stream = TcpStream::connect_within(host.as_str(), timeout)?;
                 stream.set_nodelay(true)?;
                 Ok(stream.into())
             }
-            Address::Unix(path) => UnixStream::connect(path).map(Stream::from),
-        };
-        match is_on_fiber {
-            true => osier::timeout(timeout, connect).unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())),
-            false => connect(),
+            // Nothing ends the call from outside on a plain thread.
+            Address::Unix(path) if osier::fiber::id().is_none() => UnixStream::connect(path).map(Stream::from),
+            Address::Unix(path) => osier::timeout(timeout, || UnixStream::connect(path).map(Stream::from))
+                .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())),
         }
     }
-}
-
-/// Connects on a plain thread, where nothing ends a call from outside: each attempt has the rest of the time.
-fn connect_one_of(host: &str, timeout: Duration) -> io::Result<TcpStream> {
-    let start = osier::time::now();
-    let mut outcome = Err(io::ErrorKind::NotFound.into());
-    for address in host.to_socket_addrs()? {
-        let rest = timeout.saturating_sub(osier::time::now() - start);
-        outcome = match rest.is_zero() {
-            true => return Err(io::ErrorKind::TimedOut.into()),
-            false => TcpStream::connect_timeout(&address, rest),
-        };
-        if outcome.is_ok() {
-            break;
-        }
-    }
-    outcome
 }
 
 impl FromStr for Address {

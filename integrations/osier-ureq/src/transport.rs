@@ -2,10 +2,10 @@
 
 use std::fmt;
 use std::io::{self, Read, Write};
-use std::net::{Shutdown, SocketAddr};
+use std::net::Shutdown;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use osier::net::{TcpStream, ToSocketAddrs};
 use ureq::Error;
@@ -47,10 +47,12 @@ impl<In: Transport> Connector<In> for Fibers {
         if let Some(transport) = chained {
             return Ok(Some(Either::A(transport)));
         }
-        let stream = match is_on_fiber() {
-            true => limited(details.timeout, || TcpStream::connect(&details.addrs[..]))?,
-            false => connect_on_thread(&details.addrs, details.timeout)?,
+        let addresses = &details.addrs[..];
+        let connected = match details.timeout.not_zero() {
+            Some(limit) => TcpStream::connect_within(addresses, *limit),
+            None => TcpStream::connect(addresses),
         };
+        let stream = connected.map_err(|error| of_socket(error, details.timeout))?;
         stream.set_nodelay(details.config.no_delay())?;
         let stream = Arc::new(Shared(stream));
         let handle: Arc<dyn ShutdownHandle> = stream.clone();
@@ -74,7 +76,7 @@ fn limit_of_thread(timeout: NextTimeout) -> Option<Duration> {
 /// Makes a call that waits, within ureq's timeout if the caller is a fiber.
 fn limited<T>(timeout: NextTimeout, call: impl FnOnce() -> io::Result<T>) -> Result<T, Error> {
     let Some(limit) = timeout.not_zero().filter(|_| is_on_fiber()) else {
-        return call().map_err(|error| of_thread(error, timeout));
+        return call().map_err(|error| of_socket(error, timeout));
     };
     match osier::timeout(*limit, call) {
         Ok(done) => done.map_err(Error::from),
@@ -83,31 +85,11 @@ fn limited<T>(timeout: NextTimeout, call: impl FnOnce() -> io::Result<T>) -> Res
 }
 
 /// The error of a call that the timeout of its socket may have ended.
-fn of_thread(error: io::Error, timeout: NextTimeout) -> Error {
+fn of_socket(error: io::Error, timeout: NextTimeout) -> Error {
     match error.kind() {
         io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => Error::Timeout(timeout.reason),
         _ => Error::from(error),
     }
-}
-
-/// Connects to the first address that answers. Each has an equal part of the time that is left.
-fn connect_on_thread(addresses: &[SocketAddr], timeout: NextTimeout) -> Result<TcpStream, Error> {
-    let Some(limit) = timeout.not_zero() else {
-        return Ok(TcpStream::connect(addresses)?);
-    };
-    let until = Instant::now().checked_add(*limit);
-    let mut failed = Error::HostNotFound;
-    for (address, others) in addresses.iter().zip((1..=addresses.len()).rev()) {
-        let left = until.map_or(*limit, |until| until.saturating_duration_since(Instant::now()));
-        if left.is_zero() {
-            return Err(Error::Timeout(timeout.reason));
-        }
-        match TcpStream::connect_timeout(address, left.div_f64(others as f64)) {
-            Ok(stream) => return Ok(stream),
-            Err(error) => failed = of_thread(error, timeout),
-        }
-    }
-    Err(failed)
 }
 
 struct Shared(TcpStream);

@@ -379,34 +379,53 @@ impl Backend {
 
     fn dial_tcp(&self, host: &str, limit: Duration, began: Instant) -> io::Result<TcpStream> {
         let addrs = self.addrs(host, limit)?;
-        let mut last = io::Error::new(io::ErrorKind::NotFound, format!("{host} has no address"));
-        for (tried, addr) in addrs.iter().enumerate() {
-            let left = limit.saturating_sub(osier::time::now().saturating_duration_since(began));
-            if left.is_zero() {
-                last = io::ErrorKind::TimedOut.into();
-                match tried {
-                    // The lookup has taken all the time. That says nothing about the addresses.
-                    0 => return Err(last),
-                    _ => break,
-                }
+        let left = limit.saturating_sub(osier::time::now().saturating_duration_since(began));
+        if left.is_zero() {
+            // The lookup has taken all the time. That says nothing about the addresses.
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        let connected = match addrs.is_empty() {
+            true => Err(io::Error::new(
+                io::ErrorKind::NotFound,
+                format!("{host} has no address"),
+            )),
+            false => TcpStream::connect_within(&addrs[..], left),
+        };
+        match connected {
+            Ok(stream) => {
+                stream.set_nodelay(true)?;
+                Ok(stream)
             }
-            match TcpStream::connect_timeout(addr, left) {
-                Ok(stream) => {
-                    stream.set_nodelay(true)?;
-                    return Ok(stream);
+            Err(error) => {
+                if !osier::Cancelled::is(&error) {
+                    self.names.doubt(osier::time::coarse_now());
                 }
-                Err(error) if osier::Cancelled::is(&error) => return Err(error),
-                Err(error) => last = error,
+                Err(error)
             }
         }
-        self.names.doubt(osier::time::coarse_now());
-        Err(last)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_address_that_does_not_answer_does_not_use_up_the_time_to_connect() {
+        let alive = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let alive_at = alive.local_addr().unwrap();
+        let hole = testkit::BlackHole::new();
+        let address = "two.example:80".parse().unwrap();
+        let backend = Backend::new(address, BackendOptions::default(), Duration::from_secs(3600));
+        let dead_at = hole.address;
+        osier::run(move || {
+            let (now, limit) = (osier::time::now(), Duration::from_secs(10));
+            let found = || Ok(Arc::from([dead_at, alive_at]));
+            backend.names.addrs(osier::time::coarse_now(), limit, found).unwrap();
+            let stream = backend.dial_tcp("two.example:80", limit, now).unwrap();
+            assert_eq!(stream.peer_addr().unwrap(), alive_at);
+        });
+    }
 
     #[cfg(all(feature = "proxy", feature = "upgrade"))]
     #[test]

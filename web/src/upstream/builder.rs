@@ -73,8 +73,8 @@ impl Builder {
         }
     }
 
-    /// Adds a backend. A name with several addresses is one backend, whose addresses are tried in
-    /// order.
+    /// Adds a backend. A name with several addresses is one backend. A connection tries them as
+    /// [`TcpStream::connect`](osier::net::TcpStream::connect) does.
     pub fn backend(self, address: Address) -> Self {
         self.backend_with(address, BackendOptions::default())
     }

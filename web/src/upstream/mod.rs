@@ -421,10 +421,13 @@ impl Upstream {
     }
 }
 
-/// Whether this process or system had no descriptor or memory left for a connection.
+/// Whether this process or system had no descriptor or memory left for a connection. The system's error is the source of that of a lookup,
+/// or of a connect to several addresses.
 fn is_out_of_resources(error: &io::Error) -> bool {
     let lacks = [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM];
-    Errno::from_io_error(error).is_some_and(|errno| lacks.contains(&errno))
+    let is_lack = |error: &io::Error| Errno::from_io_error(error).is_some_and(|errno| lacks.contains(&errno));
+    let source = std::error::Error::source(error).and_then(|source| source.downcast_ref());
+    is_lack(error) || source.is_some_and(is_lack)
 }
 
 /// Whether a kept connection may be taken.

@@ -3,10 +3,9 @@
 //! An order takes some twenty requests, every two months. A kept connection would save nothing that anybody notices.
 
 use std::io::{self, Read, Write};
-use std::net::SocketAddr;
 use std::time::Duration;
 
-use osier::net::{TcpStream, ToSocketAddrs};
+use osier::net::TcpStream;
 use osier_http::{BodyDecoder, BodyLength, HeaderError, Limits, Method, Reply, ReplyScanner, RequestWriter, Slots};
 use osier_tls::Connector;
 
@@ -104,25 +103,10 @@ pub fn status(url: &str, patience: Duration) -> io::Result<u16> {
     received.map(|received| received.status)
 }
 
-/// Connects to the host of a URL, for a request that may take `limit`.
+/// Connects to the host of a URL, for a request that may take `limit`. Half of it is for the connection, so that the error of one that is
+/// not made has time to name the addresses.
 fn connect(url: &Url<'_>, limit: Duration) -> io::Result<TcpStream> {
-    let addresses: Vec<SocketAddr> = (url.host, url.port).to_socket_addrs()?.collect();
-    connect_to(&addresses, limit)
-}
-
-/// Connects to the first address that answers. Each gets an equal part of `limit`, and the request one more: a machine
-/// whose way out by IPv6 is cut reaches the addresses of IPv4.
-fn connect_to(addresses: &[SocketAddr], limit: Duration) -> io::Result<TcpStream> {
-    let parts = u32::try_from(addresses.len()).unwrap_or(u32::MAX).saturating_add(1);
-    let mut connected = Err(io::Error::new(io::ErrorKind::NotFound, "the host has no address"));
-    for address in addresses {
-        connected = TcpStream::connect_timeout(address, limit / parts);
-        match &connected {
-            Err(error) if !osier::Cancelled::is(error) => {}
-            _ => break,
-        }
-    }
-    connected
+    TcpStream::connect_within((url.host, url.port), limit / 2)
 }
 
 impl<'u> Url<'u> {
@@ -244,7 +228,6 @@ fn invalid(what: String) -> io::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::net::{AddressFamily, SocketType};
 
     #[test]
     fn urls() {
@@ -276,28 +259,6 @@ mod tests {
         ] {
             assert_eq!(Url::parse(url), None, "{url}");
         }
-    }
-
-    #[test]
-    fn a_dead_address_leaves_time_for_the_next_one() {
-        let listen = |backlog| {
-            let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
-            rustix::net::bind(&socket, &SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
-            rustix::net::listen(&socket, backlog).unwrap();
-            std::net::TcpListener::from(socket)
-        };
-        let (dead, alive) = (listen(0), listen(10));
-        let addresses = [&dead, &alive].map(|listener| listener.local_addr().unwrap());
-        // A backlog of one place, from which nothing is accepted.
-        let mut waiting = Vec::new();
-        while let Ok(client) = std::net::TcpStream::connect_timeout(&addresses[0], Duration::from_millis(300)) {
-            waiting.push(client);
-        }
-        let reached = osier::run(move || {
-            let limit = Duration::from_secs(3);
-            osier::timeout(limit, || connect_to(&addresses, limit)?.peer_addr())
-        });
-        assert_eq!(reached.unwrap().unwrap(), addresses[1]);
     }
 
     #[test]
