@@ -9,7 +9,7 @@ use std::process::ExitCode;
 
 use osier::pubsub::{Policy, Topic};
 use osier_web::ws::{self, Close, Frame, WebSocket};
-use osier_web::{Rejection, Request, Response, Router, http::StatusCode};
+use osier_web::{Html, Rejection, Request, Response, Router};
 
 mod start;
 
@@ -42,10 +42,8 @@ fn join(request: &mut Request<'_>) -> Result<Response, Rejection> {
     Ok(ws::upgrade(request, move |socket| talk(socket, &room)))
 }
 
-fn page(_: &mut Request<'_>) -> Response {
-    Response::new(StatusCode::OK)
-        .content_type("text/html; charset=utf-8")
-        .body(PAGE)
+fn page(_: &mut Request<'_>) -> Html<&'static str> {
+    Html(PAGE)
 }
 
 fn main() -> ExitCode {

@@ -7,7 +7,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use osier_web::{Json, Rejection, Request, Response, Route, Router, http::StatusCode};
+use osier_web::{Html, Json, Rejection, Request, Route, Router};
 use serde::Serialize;
 
 mod start;
@@ -62,10 +62,8 @@ fn receive(request: &mut Request<'_>) -> Result<Json<Vec<Received>>, Rejection> 
     Ok(Json(received))
 }
 
-fn page(_: &mut Request<'_>) -> Response {
-    Response::new(StatusCode::OK)
-        .content_type("text/html; charset=utf-8")
-        .body(PAGE)
+fn page(_: &mut Request<'_>) -> Html<&'static str> {
+    Html(PAGE)
 }
 
 fn main() -> ExitCode {

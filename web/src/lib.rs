@@ -112,6 +112,7 @@
 //! |---|---|
 //! | `async fn` handlers, extractors | `fn(&mut Request) -> impl IntoResponse`; a method of [`Request`] for each extractor, with `?` |
 //! | `Path`, `Query`, `Form`, `Json`, `Bytes` | [`params`](Request::params), [`query_as`](Request::query_as), [`form`](Request::form), [`json`](Request::json), [`bytes`](Request::bytes) |
+//! | `Html` | [`Html`] |
 //! | `State`, `Data`, `app_data` | [`Router::state`], [`Request::state`], or a value that the closure owns |
 //! | `Extension` | [`Request::extensions`] |
 //! | `ConnectInfo` | [`Request::client_ip`], [`Request::peer`] |
@@ -249,6 +250,7 @@ pub use request::multipart;
 pub use request::tls::Tls;
 pub use request::trace::TraceContext;
 pub use response::error::Error;
+pub use response::html::Html;
 pub use response::into_response::IntoResponse;
 pub use response::rejection::Rejection;
 pub use response::{Fields, Response};

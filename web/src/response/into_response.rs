@@ -13,6 +13,7 @@ use crate::{Body, Response};
 /// |---|---|
 /// | `&'static str`, `String`, `Cow<'static, str>` | 200, `text/plain; charset=utf-8` |
 /// | `Vec<u8>`, `&'static [u8]` | 200, `application/octet-stream` |
+/// | [`Html<T>`](crate::Html) | 200, `text/html; charset=utf-8` |
 /// | [`Body`] | 200, with its content type if it has one |
 /// | `Json<T>` (feature `json`) | 200, `application/json`; a value that cannot be serialized is a 500 with a log line |
 /// | `()` | 200 without a body |
@@ -61,7 +62,7 @@ use crate::{Body, Response};
     label = "a handler returned this",
     note = "a handler is a plain function, not an `async fn`: a call that waits suspends the fiber; leave out `async` and `.await`, \
             and run a future by `osier::block_on`",
-    note = "a handler may return text, bytes, `Json`, a `StatusCode`, a `Response`, or a `Result` whose error is a response: \
+    note = "a handler may return text, bytes, `Html`, `Json`, a `StatusCode`, a `Response`, or a `Result` whose error is a response: \
             `osier_web::Error` takes any error"
 )]
 #[doc(alias = "Responder")]
@@ -202,7 +203,7 @@ impl IntoResponse for crate::body::spool::Failed {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::response::ContentType::{Bytes, Text, Unset};
+    use crate::response::ContentType::{Bytes, Literal, Text, Unset};
 
     #[test]
     fn usual_types_become_responses() {
@@ -211,6 +212,10 @@ mod tests {
         assert_eq!(of(String::from("hi").into_response()), (200, Text, Some(2)));
         assert_eq!(of(vec![1, 2, 3].into_response()), (200, Bytes, Some(3)));
         assert_eq!(of(b"raw".into_response()), (200, Bytes, Some(3)));
+        assert_eq!(
+            of(crate::Html(String::from("<p>")).into_response()),
+            (200, Literal("text/html; charset=utf-8"), Some(3))
+        );
         assert_eq!(of(().into_response()), (200, Unset, Some(0)));
         assert_eq!(
             of((StatusCode::IM_A_TEAPOT, "tea").into_response()),

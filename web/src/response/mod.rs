@@ -5,6 +5,7 @@
 
 pub(crate) mod broken;
 pub(crate) mod error;
+pub(crate) mod html;
 pub(crate) mod into_response;
 pub(crate) mod rejection;
 
