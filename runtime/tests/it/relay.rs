@@ -24,7 +24,7 @@ fn four() -> [UnixStream; 4] {
 
 #[test]
 fn much_passes_in_both_directions_at_once_and_ends_are_passed_on() {
-    const MUCH: usize = 3_000_000;
+    const MUCH: usize = 1_000_000;
     in_every_colour(|| async {
         let [user, client, backend, service] = four();
         // Each end sends everything, and reads the other's beside it.
@@ -78,13 +78,7 @@ fn a_stream_that_takes_nothing_is_idle_after_a_while() {
     timeless(1).run(|| {
         let [mut user, client, backend, service] = four();
         let relaying = osier::spawn(move || relay(client.as_async(), backend.as_async(), Some(IDLE)));
-        let flooding = osier::spawn(move || {
-            loop {
-                if user.write(&[0; 10_000]).is_err() {
-                    break;
-                }
-            }
-        });
+        let flooding = osier::spawn(move || while user.write_all(&[0; 10_000]).is_ok() {});
         let relayed = relaying.join().unwrap();
         assert_eq!(relayed.end.unwrap_err().kind(), ErrorKind::TimedOut);
         assert!(relayed.to_far > 0 && relayed.to_near == 0);
