@@ -8,7 +8,7 @@
 //! ```
 //!
 //! The first look at a certificate loads and serves it. Issuers are asked for renewal windows later, at times that are
-//! spread over [`ASK`], and their answers are stored with the certificates. So a start with ten thousand certificates
+//! spread over [`ASK`](super::issue::ASK), and their answers are stored with the certificates. So a start with ten thousand certificates
 //! does not flood the issuers.
 //!
 //! One fiber takes certificates from the queue, and starts a fiber for each, at most [`AT_ONCE`] of them at once. Names
@@ -16,24 +16,20 @@
 //! is due. The first fiber reads that clock at least every [`LOOK`], so a jump forward is noticed. After a jump back, a
 //! certificate whose time lies more than [`FARTHEST`] ahead is due, too: no pause is that long.
 
+mod look;
+mod order;
 mod spread;
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, HashSet, VecDeque};
-use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use osier::sync::Event;
 
-use spread::{chance, minutes};
-
-use super::issue::{self, ASK, Obtained, Read, Resources, Subject};
-use super::order::Kind;
+use super::issue::{Resources, Subject};
 use super::protocol::Error;
-use super::schedule::{self, Validity};
-use super::settings::Issuer;
-use super::storage::{Advice, Locking, Stored};
+use super::storage::Stored;
 use crate::certificates::x509::Time;
 use crate::log::operator::Say;
 
@@ -46,13 +42,6 @@ const AWAITED_AT_ONCE: usize = 8;
 
 /// Longest time between two looks at the wall clock.
 const LOOK: Duration = Duration::from_secs(600);
-
-/// Time before the next look at a certificate that was just issued. Even an issuer that suggests a renewal at once gets
-/// one an hour.
-const SETTLED: Duration = Duration::from_secs(3600);
-
-/// Seconds by which the clocks of this machine and of an issuer may differ.
-const SKEW: i64 = 3600;
 
 /// Pause before another look at a name while the storage is away. The storage's return ends the pause, see
 /// [`Keeper::look_again`].
@@ -434,396 +423,6 @@ impl Keeper {
         attending.next = Some(self.look(index));
     }
 
-    /// Loads and serves a certificate, and renews it if it is time.
-    fn look(&self, index: usize) -> Next {
-        let subject = &self.subject(index);
-        let unstored = self.state().unstored.get(&index).cloned();
-        if let Some(stored) = unstored {
-            return self.store_again(index, &stored);
-        }
-        let found = match self.resources.storage.certificate(subject.name()) {
-            Ok(found) => found.filter(|stored| subject.is_served_by(stored)),
-            Err(_) if self.resources.storage.is_away() => return Next::wait(AWAY),
-            // A machine with the right key may be able to read it. A new order would overwrite its certificate.
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return self.not_stored(index, &error),
-            Err(error) => {
-                let name = subject.name();
-                self.say.error(format_args!(
-                    "the stored certificate of {name} cannot be read: {error}; it is ordered anew"
-                ));
-                None
-            }
-        };
-        let read = found.as_ref().and_then(|stored| issue::read(&stored.chain));
-        let has_served = self.state().served.contains_key(&index);
-        let is_outdated = found.as_ref().is_some_and(|stored| self.is_outdated(index, stored));
-        match &found {
-            Some(stored) => self.serve(index, stored),
-            None if self.serves_another(index) => {}
-            None => self.shelf.missing(subject),
-        }
-        let pause = read.as_ref().and_then(|read| self.not_before(subject, read));
-        match pause {
-            Some(_) if is_outdated && !has_served => Next::look(spread::among(self.subjects().len(), subject.name())),
-            Some(pause) if !is_outdated => Next::look(pause),
-            _ => self.order(index, read.as_ref()),
-        }
-    }
-
-    /// Whether the settings want another issuer or profile than those of a stored certificate. The first look decides, until
-    /// there is a new certificate: another machine that still has the old settings would replace that one, this machine the
-    /// other's, and so on.
-    fn is_outdated(&self, index: usize, stored: &Stored) -> bool {
-        let subject = self.subject(index);
-        let (is_first, is_outdated) = {
-            let mut state = self.state();
-            let is_first = !state.served.contains_key(&index);
-            match subject.still_wants(stored) {
-                true => {
-                    state.outdated.remove(&index);
-                }
-                false if is_first => {
-                    state.outdated.insert(index);
-                }
-                false => {}
-            }
-            (is_first, state.outdated.contains(&index))
-        };
-        if is_first
-            && is_outdated
-            && let Some(origin) = &stored.origin
-        {
-            let (name, issuer) = (subject.name(), &origin.issuer);
-            let profile = origin
-                .profile
-                .as_ref()
-                .map(|profile| format!(" and its profile '{profile}'"));
-            self.say.info(format_args!(
-                "the certificate of {name} is from {issuer}{}, which is not what the configuration asks for: \
-                 it is served until another one is issued",
-                profile.unwrap_or_default()
-            ));
-        }
-        is_outdated
-    }
-
-    /// Serves what is stored for some of the names until there is a certificate for all: a site has got another host. False
-    /// if there is nothing.
-    ///
-    /// # Suspends
-    /// While the storage is read.
-    fn serves_another(&self, index: usize) -> bool {
-        let subject = self.subject(index);
-        if self.state().served.contains_key(&index) {
-            return true;
-        }
-        let stored = |name: &String| self.resources.storage.certificate(name).ok().flatten();
-        let is_usable =
-            |stored: &Stored| issue::end(&stored.chain) > self.wall() && subject.is_partly_served_by(stored);
-        let another = (subject.names.len() > 1).then(|| subject.names.iter().filter_map(stored).find(is_usable));
-        let another = another.flatten();
-        another.iter().for_each(|stored| self.serve(index, stored));
-        another.is_some()
-    }
-
-    /// The pause until the next look at a certificate that is not to be renewed yet.
-    fn not_before(&self, subject: &Subject, read: &Read) -> Option<Duration> {
-        let (now, chance) = (self.wall(), chance(subject.name()));
-        let left = |until: i64| u64::try_from(until.saturating_sub(now)).ok().filter(|left| *left > 0);
-        // "Clients MUST NOT check a certificate's RenewalInfo after the certificate has expired." (RFC 9773 section 4.3)
-        left(read.validity.ends)?;
-        let mut asks_again = None;
-        let mut window = None;
-        if let Some(id) = &read.id {
-            let stored = self.resources.storage.advice(subject.name()).ok().flatten();
-            let stored = stored.filter(|advice| advice.id == *id);
-            // The clock has jumped back since an answer whose time lies farther ahead than any answer may.
-            let is_valid = |advice: &Advice| left(advice.again).is_some_and(|left| left.cast_signed() <= FARTHEST);
-            let first = self.began.saturating_add((ASK.as_secs_f64() * chance) as i64);
-            let advice = match stored {
-                Some(advice) if is_valid(&advice) => advice,
-                // The first questions after a start are spread.
-                stored if left(first).is_some_and(|left| left <= ASK.as_secs()) => Advice {
-                    id: id.clone(),
-                    window: stored.and_then(|advice| advice.window),
-                    again: first,
-                },
-                stored => self.ask(subject, id, stored),
-            };
-            window = advice.window;
-            asks_again = left(advice.again);
-        }
-        let renewal = left(schedule::renewal(read.validity, window, chance))?;
-        // The issuer may change its mind: a revocation is announced by an earlier window.
-        Some(Duration::from_secs(renewal.min(asks_again.unwrap_or(ASK.as_secs()))))
-    }
-
-    /// Asks the issuer when it wants the certificate to be renewed, and stores the answer.
-    fn ask(&self, subject: &Subject, id: &str, before: Option<Advice>) -> Advice {
-        let now = self.wall();
-        let mut advice = Advice {
-            id: id.to_owned(),
-            window: before.and_then(|advice| advice.window),
-            again: now.saturating_add(ASK.as_secs().cast_signed()),
-        };
-        // Only the issuer of this certificate knows it.
-        for issuer in &subject.settings.issuers {
-            match issue::advice(issuer, &self.resources, id, now) {
-                Ok(Some((given, why))) => {
-                    self.explain(subject.name(), why);
-                    advice = given;
-                    break;
-                }
-                Ok(None) => {}
-                // The issuer's earlier answer holds.
-                Err(error) => {
-                    let pause = error.retry_after().unwrap_or_default().as_secs().cast_signed();
-                    advice.again = advice.again.max(now.saturating_add(pause));
-                }
-            }
-        }
-        // If the answer is not stored, the next start asks for it again.
-        let _ = self.resources.storage.put_advice(subject.name(), &advice);
-        advice
-    }
-
-    /// Logs where an issuer explains its windows. All certificates may have one explanation, which is logged for the first.
-    fn explain(&self, name: &str, why: Option<String>) {
-        let Some(why) = why.filter(|why| self.state().explained != *why) else {
-            return;
-        };
-        self.say.info(format_args!(
-            "the issuer explains when {name}, and perhaps others, are to be renewed: {why}"
-        ));
-        self.state().explained = why;
-    }
-
-    /// Orders a certificate from the issuers, one after the other. `old` is the one that it replaces.
-    fn order(&self, index: usize, old: Option<&Read>) -> Next {
-        let subject = &self.subject(index);
-        if !self.shelf.may_order(subject) {
-            return Next {
-                is_given_up: true,
-                ..Next::look(Duration::ZERO)
-            };
-        }
-        let name = subject.name();
-        let lock = match self.resources.storage.lock(name) {
-            Ok(Locking::Taken(lock)) => lock,
-            Ok(Locking::Busy(pause)) => return Next::wait(pause),
-            Err(error) => return self.not_stored(index, &error),
-        };
-        // Another process may have renewed it between the look and the lock.
-        if let Ok(Some(stored)) = self.resources.storage.certificate(name)
-            && subject.is_served_by(&stored)
-            && issue::read(&stored.chain).as_ref() != old
-        {
-            drop(lock);
-            self.serve(index, &stored);
-            return Next::look(Duration::ZERO);
-        }
-        let failures = self.state().failures[index];
-        let mut is_asked = false;
-        let kinds = proofs(&subject.settings.kinds, failures);
-        let issuers = &subject.settings.issuers;
-        let pause = |issuer: &Issuer| self.resources.pause(issuer, name);
-        for issuer in issuers.iter().filter(|issuer| pause(issuer).is_zero()) {
-            is_asked = true;
-            let replaces = old.and_then(|old| old.id.as_deref());
-            match issue::obtain(subject, issuer, &self.resources, &kinds, replaces) {
-                Ok(obtained) => return self.obtained(index, &issuer.directory, obtained),
-                Err(_) if self.resources.storage.is_away() => return Next::wait(AWAY),
-                Err(error) => {
-                    let issuer = &issuer.directory;
-                    self.say
-                        .error(format_args!("no certificate for {name} from {issuer}: {error}"));
-                }
-            }
-        }
-        drop(lock);
-        // The next try is for the issuer that may be asked first.
-        let left = issuers.iter().map(pause).min().unwrap_or_default();
-        match is_asked {
-            true => self.back_off(index, left),
-            false => self.skip(index, left),
-        }
-    }
-
-    /// Serves a new certificate.
-    fn obtained(&self, index: usize, issuer: &str, obtained: Obtained) -> Next {
-        let Obtained { stored, unstored } = obtained;
-        match unstored {
-            None => self.serve(index, &stored),
-            Some(_) => self.serve_unstored(index, &stored),
-        }
-        self.shelf.issued();
-        self.state().outdated.remove(&index);
-        let names = self.subject(index).names.join(", ");
-        self.say
-            .info(format_args!("{issuer} has issued a certificate for {names}"));
-        let Some(error) = unstored else {
-            return self.settled(index, &stored);
-        };
-        self.state().unstored.insert(index, stored);
-        self.cannot_store(index, &error)
-    }
-
-    /// The next look at a certificate that was just issued. One that is not valid now is not ordered anew each hour.
-    fn settled(&self, index: usize, stored: &Stored) -> Next {
-        let now = self.wall();
-        let validity = issue::read(&stored.chain).map(|read| read.validity);
-        let is_wrong = |validity: &Validity| now.saturating_add(SKEW) < validity.begins || now >= validity.ends;
-        let Some(wrong) = validity.filter(is_wrong) else {
-            return Next::look(SETTLED);
-        };
-        let failures = self.state().failures[index];
-        let subject = self.subject(index);
-        let name = subject.name();
-        let (begins, ends) = (Time(wrong.begins), Time(wrong.ends));
-        self.say.error(format_args!(
-            "the new certificate of {name} is valid from {begins} to {ends}, and today is {}: is the clock of this machine right?",
-            Time(now)
-        ));
-        Next {
-            has_failed: true,
-            ..Next::look(SETTLED * (1 << failures.min(5)))
-        }
-    }
-
-    /// Stores a certificate that the storage has not taken before. It is not ordered again meanwhile.
-    fn store_again(&self, index: usize, stored: &Stored) -> Next {
-        let (storage, subject) = (&self.resources.storage, self.subject(index));
-        let name = subject.name();
-        self.serve_unstored(index, stored);
-        let _lock = match storage.lock(name) {
-            Ok(Locking::Taken(lock)) => lock,
-            Ok(Locking::Busy(pause)) => return Next::wait(pause),
-            Err(error) => return self.cannot_store(index, &error),
-        };
-        // Another process may have renewed it meanwhile.
-        let begins = |stored: &Stored| issue::read(&stored.chain).map(|read| read.validity.begins);
-        let newer = storage.certificate(name).ok().flatten();
-        let newer = newer.filter(|newer| subject.is_served_by(newer) && begins(newer) > begins(stored));
-        if newer.is_none() {
-            if let Err(error) = storage.put_certificate(name, stored) {
-                return self.cannot_store(index, &error);
-            }
-            self.say.info(format_args!("the certificate of {name} is stored now"));
-        }
-        self.state().unstored.remove(&index);
-        Next::look(Duration::ZERO)
-    }
-
-    /// Logs that a certificate is served from memory only.
-    fn cannot_store(&self, index: usize, error: &io::Error) -> Next {
-        if self.resources.storage.is_away() {
-            return Next::wait(AWAY);
-        }
-        let failures = self.state().failures[index];
-        let (subject, storage) = (self.subject(index), self.resources.storage.description());
-        let name = subject.name();
-        let pause = schedule::pause(failures + 1, None, None, chance(name));
-        let minutes = minutes(pause);
-        self.say.error(format_args!(
-            "the certificate of {name} cannot be stored: {storage}: {error}; it is served from memory, and lost when this process ends; \
-             the next try to store it is in {minutes} min"
-        ));
-        Next {
-            has_failed: true,
-            ..Next::look(pause)
-        }
-    }
-
-    /// Fails because of the storage, or waits until it is back.
-    fn not_stored(&self, index: usize, error: &io::Error) -> Next {
-        match self.resources.storage.is_away() {
-            true => Next::wait(AWAY),
-            false => self.failed(
-                index,
-                &Error::Failed(format!("{}: {error}", self.resources.storage.description())),
-            ),
-        }
-    }
-
-    /// Logs a failure.
-    fn failed(&self, index: usize, error: &Error) -> Next {
-        let subject = self.subject(index);
-        let name = subject.name();
-        self.say.error(format_args!("no certificate for {name}: {error}"));
-        self.back_off(index, Duration::ZERO)
-    }
-
-    /// The pause after a failure. The issuers want one of at least `asked`.
-    fn back_off(&self, index: usize, asked: Duration) -> Next {
-        let (failures, subject) = (self.state().failures[index], self.subject(index));
-        let left = self.served_for(index);
-        let pause = schedule::pause(failures + 1, left, Some(asked), chance(subject.name()));
-        let (minutes, meanwhile) = (minutes(pause), self.meanwhile(index));
-        let name = subject.name();
-        self.say.warning(format_args!(
-            "the next try for {name} is in {minutes} min; until then {meanwhile}"
-        ));
-        Next {
-            has_failed: true,
-            ..Next::look(pause)
-        }
-    }
-
-    /// The pause while every issuer wants to be left alone, so that none was asked.
-    fn skip(&self, index: usize, left: Duration) -> Next {
-        let (minutes, meanwhile) = (minutes(left), self.meanwhile(index));
-        let subject = self.subject(index);
-        let name = subject.name();
-        self.say.warning(format_args!(
-            "no certificate for {name}: its issuers want to be left alone; the next try is in {minutes} min; \
-             until then {meanwhile}"
-        ));
-        Next {
-            is_skipped: true,
-            ..Next::look(left)
-        }
-    }
-
-    /// Tells the shelf that there is no certificate. Returns what clients get until the next try.
-    fn meanwhile(&self, index: usize) -> &'static str {
-        let without = self.shelf.failed(&self.subject(index));
-        match self.served_for(index) {
-            Some(1..) => "the old one is served",
-            _ => without,
-        }
-    }
-
-    /// The seconds for which the certificate that is served is still valid.
-    fn served_for(&self, index: usize) -> Option<u64> {
-        let end = self.state().served.get(&index).copied();
-        end.and_then(|end| u64::try_from(end.saturating_sub(self.wall())).ok())
-    }
-
-    /// Serves a stored certificate from now on.
-    fn serve(&self, index: usize, stored: &Stored) {
-        self.served(index, stored, self.shelf.put(&self.subject(index), stored));
-    }
-
-    /// Serves a certificate from now on that is nowhere but in memory.
-    fn serve_unstored(&self, index: usize, stored: &Stored) {
-        self.served(index, stored, self.shelf.hold(&self.subject(index), stored));
-    }
-
-    /// Notes that a certificate is served, or says why it cannot be.
-    fn served(&self, index: usize, stored: &Stored, served: Result<(), String>) {
-        match served {
-            Ok(()) => {
-                self.state().served.insert(index, issue::end(&stored.chain));
-            }
-            Err(why) => {
-                let subject = self.subject(index);
-                let name = subject.name();
-                self.say
-                    .error(format_args!("the certificate of {name} cannot be used: {why}"));
-            }
-        }
-    }
-
     fn subject(&self, index: usize) -> Arc<Subject> {
         Arc::clone(&self.subjects()[index])
     }
@@ -883,17 +482,6 @@ impl State {
             false => &mut self.busy,
         }
     }
-}
-
-/// The proofs to try after so many failures. Each failure puts another one first, because the issuer may not be able to
-/// see the last one.
-fn proofs(kinds: &[Kind], failures: u32) -> Vec<Kind> {
-    let mut kinds = kinds.to_vec();
-    if !kinds.is_empty() {
-        let first = failures as usize % kinds.len();
-        kinds.rotate_left(first);
-    }
-    kinds
 }
 
 #[cfg(test)]

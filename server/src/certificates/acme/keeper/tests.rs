@@ -1,6 +1,9 @@
 //! The back-off, and the choice of a proof.
 
+use super::order::SETTLED;
 use super::*;
+use crate::certificates::acme::issue::ASK;
+use crate::certificates::acme::schedule;
 use crate::certificates::acme::scripted::{Memory, Shown};
 use crate::certificates::acme::settings::Settings;
 
