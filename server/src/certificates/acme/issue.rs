@@ -49,9 +49,12 @@ pub struct Resources {
     connect: Connect,
     /// The issuers used so far, by the URL of their directory.
     issuers: Mutex<HashMap<String, Known>>,
-    /// The ends of the times for which issuers want to be left alone: by everybody, or by the orders of one name.
-    pauses: Mutex<HashMap<(String, Option<String>), Instant>>,
+    /// The same after a reload: an order of the configuration before may still be on its way.
+    pauses: Arc<Mutex<Pauses>>,
 }
+
+/// The ends of the times for which issuers want to be left alone: by everybody, or by the orders of one name.
+type Pauses = HashMap<(String, Option<String>), Instant>;
 
 /// A connection to an issuer, and the time at which its directory was fetched.
 #[derive(Clone)]
@@ -70,7 +73,7 @@ impl Resources {
             board,
             connect,
             issuers: Mutex::default(),
-            pauses: Mutex::default(),
+            pauses: Arc::default(),
         }
     }
 
@@ -101,12 +104,12 @@ impl Resources {
         pauses.insert((issuer.directory.clone(), name.map(str::to_owned)), end);
     }
 
-    /// Takes over the pauses that issuers have asked for before a reload.
-    pub fn take_pauses(&self, before: &Resources) {
-        self.pauses().clone_from(&before.pauses());
+    /// Shares the pauses that issuers ask for with the resources before a reload.
+    pub fn share_pauses(&mut self, before: &Resources) {
+        self.pauses = Arc::clone(&before.pauses);
     }
 
-    fn pauses(&self) -> MutexGuard<'_, HashMap<(String, Option<String>), Instant>> {
+    fn pauses(&self) -> MutexGuard<'_, Pauses> {
         self.pauses.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

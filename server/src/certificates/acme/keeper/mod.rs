@@ -227,13 +227,13 @@ impl Keeper {
     /// reload does not ask an issuer again that has just refused.
     pub fn new(
         subjects: Vec<Subject>,
-        resources: Resources,
+        mut resources: Resources,
         shelf: Arc<dyn Shelf>,
         say: Say,
         clock: Clock,
         before: Option<&Keeper>,
     ) -> Arc<Keeper> {
-        before.inspect(|before| resources.take_pauses(&before.resources));
+        before.inspect(|before| resources.share_pauses(&before.resources));
         let (now, places) = (clock(), subjects.iter().enumerate());
         let state = State {
             failures: vec![0; subjects.len()],

@@ -180,8 +180,8 @@ impl Transport for Slow {
 }
 
 /// A keeper is replaced by another one while its first order is on its way to a slow issuer, and that one runs on for a
-/// time. Returns what they say.
-fn reloaded(issuer: &Arc<Issuer>, storage: Arc<Memory>, time: Duration) -> Vec<String> {
+/// time. `later` comes to it after half of the time. Returns what they say.
+fn reloaded(issuer: &Arc<Issuer>, storage: Arc<Memory>, time: Duration, later: Option<Subject>) -> Vec<String> {
     let lines = Arc::new(Mutex::new(Vec::new()));
     let say = Say::new({
         let lines = lines.clone();
@@ -209,7 +209,16 @@ fn reloaded(issuer: &Arc<Issuer>, storage: Arc<Memory>, time: Duration) -> Vec<S
         run_for(&first, Duration::from_secs(8));
         // Two reloads in a row.
         let second = keeper(Some(&first));
-        run_for(&keeper(Some(&second)), time);
+        let third = keeper(Some(&second));
+        let adding = osier::spawn({
+            let third = third.clone();
+            move || {
+                osier::sleep(time / 2);
+                later.into_iter().for_each(|subject| third.add(subject, false));
+            }
+        });
+        run_for(&third, time);
+        adding.join().unwrap();
     });
     lines.lock().unwrap().clone()
 }
@@ -220,7 +229,7 @@ fn a_reload_during_an_attempt_keeps_its_failures_and_its_pause() {
         refuses_orders: Some((500, json!({}), None)),
         ..script()
     };
-    let lines = reloaded(&Issuer::new(refuses), Arc::default(), Duration::from_secs(190));
+    let lines = reloaded(&Issuer::new(refuses), Arc::default(), Duration::from_secs(190), None);
     // The second pause is twice as long as the first.
     assert_eq!(lines.len(), 4, "{lines:?}");
     assert!(
@@ -233,9 +242,28 @@ fn a_reload_during_an_attempt_keeps_its_failures_and_its_pause() {
 fn a_reload_during_an_attempt_keeps_a_certificate_that_finds_no_room() {
     let (issuer, storage) = (Issuer::new(script()), Arc::new(Memory::default()));
     storage.is_full.store(true, Relaxed);
-    let lines = reloaded(&issuer, storage, Duration::from_secs(300));
+    let lines = reloaded(&issuer, storage, Duration::from_secs(300), None);
     assert!(lines[1].contains("it is served from memory"), "{lines:?}");
     assert_eq!(issuer.counts().1.len(), 1, "{lines:?}");
+}
+
+/// The keeper before a reload kept the pauses for itself that came afterwards.
+#[test]
+fn a_pause_that_comes_during_a_reload_holds_after_it() {
+    let busy = Script {
+        refuses_orders: Some((503, json!({}), Some("36000".into()))),
+        ..script()
+    };
+    let issuer = Issuer::new(busy);
+    let lines = reloaded(&issuer, Arc::default(), 2 * HOUR, Some(subject(&["b.example"])));
+    assert!(
+        lines[1].starts_with("the next try for a.example is in 600 min"),
+        "{lines:?}"
+    );
+    assert!(
+        lines.len() == 3 && lines[2].starts_with("no certificate for b.example: its issuers want to be left alone"),
+        "{lines:?}"
+    );
 }
 
 /// It held up a worker for 20 s with 4,000 sites.
