@@ -9,6 +9,9 @@ use crate::certificates::acme::issue::{self, ASK, Read, Subject};
 use crate::certificates::acme::schedule;
 use crate::certificates::acme::storage::{Advice, Stored};
 
+/// Servers that share certificates and want different issuers replace one certificate of a name in this time, each.
+const PEACE: Duration = Duration::from_secs(24 * 3600);
+
 impl Keeper {
     /// Loads and serves a certificate, and renews it if it is time.
     pub(super) fn look(&self, index: usize) -> Next {
@@ -48,25 +51,29 @@ impl Keeper {
 
     /// Whether the settings want another issuer or profile than those of a stored certificate. The first look decides, until
     /// there is a new certificate: another machine that still has the old settings would replace that one, this machine the
-    /// other's, and so on.
+    /// other's, and so on. After a reload the next look is the first one again, so such a certificate is replaced once in
+    /// [`PEACE`].
     fn is_outdated(&self, index: usize, stored: &Stored) -> bool {
         let subject = self.subject(index);
-        let (is_first, is_outdated) = {
+        let now = self.wall();
+        let (is_first, was_replaced, is_outdated) = {
             let mut state = self.state();
             let is_first = !state.served.contains_key(&index);
+            let replaced = state.replaced.get(&index);
+            let was_replaced = replaced.is_some_and(|at| now.abs_diff(*at) < PEACE.as_secs());
             match subject.still_wants(stored) {
                 true => {
                     state.outdated.remove(&index);
                 }
-                false if is_first => {
+                false if is_first && !was_replaced => {
                     state.outdated.insert(index);
                 }
                 false => {}
             }
-            (is_first, state.outdated.contains(&index))
+            (is_first, was_replaced, state.outdated.contains(&index))
         };
         if is_first
-            && is_outdated
+            && !subject.still_wants(stored)
             && let Some(origin) = &stored.origin
         {
             let (name, issuer) = (subject.name(), &origin.issuer);
@@ -74,9 +81,15 @@ impl Keeper {
                 .profile
                 .as_ref()
                 .map(|profile| format!(" and its profile '{profile}'"));
+            let until = match was_replaced {
+                false => "it is served until another one is issued",
+                true => {
+                    "it is served until its renewal, because such a one was replaced within a day; \
+                     do all servers with this state have the same configuration?"
+                }
+            };
             self.say.info(format_args!(
-                "the certificate of {name} is from {issuer}{}, which is not what the configuration asks for: \
-                 it is served until another one is issued",
+                "the certificate of {name} is from {issuer}{}, which is not what the configuration asks for: {until}",
                 profile.unwrap_or_default()
             ));
         }

@@ -125,6 +125,8 @@ struct State {
     served: HashMap<usize, i64>,
     /// Subjects whose certificates are served until another issuer or profile has brought one.
     outdated: HashSet<usize>,
+    /// When such a certificate was replaced, in seconds since 1970.
+    replaced: HashMap<usize, i64>,
     /// Subjects that wait for another process or for the storage.
     waiting: HashSet<usize>,
     /// The places of the subjects by their names, without those that were given up.
@@ -178,6 +180,8 @@ struct Progress {
     due: i64,
     failures: u32,
     is_waiting: bool,
+    /// When the certificate of another issuer or profile was replaced.
+    replaced: Option<i64>,
     /// The certificate that the storage has not taken.
     unstored: Option<Stored>,
 }
@@ -215,6 +219,7 @@ impl Drop for Attending<'_> {
                 _ => 0,
             },
             is_waiting: next.is_waiting,
+            replaced: state.replaced.get(&index).copied(),
             unstored: state.unstored.remove(&index),
         });
         drop(state);
@@ -273,6 +278,7 @@ impl Keeper {
                     due,
                     failures: state.failures[index],
                     is_waiting: state.waiting.contains(&index),
+                    replaced: state.replaced.get(&index).copied(),
                     unstored: state.unstored.get(&index).cloned(),
                 };
                 next.state().put_back(place, progress);
@@ -292,6 +298,7 @@ impl Keeper {
             due: self.wall(),
             failures: 0,
             is_waiting: false,
+            replaced: None,
             unstored: None,
         }
     }
@@ -314,6 +321,7 @@ impl Keeper {
                 state.places.remove(&self.subject(index).names);
                 state.served.remove(&index);
                 state.outdated.remove(&index);
+                state.replaced.remove(&index);
                 state.failures[index] = 0;
                 state.given_up.push(index);
             }
@@ -472,6 +480,7 @@ impl State {
         if progress.is_waiting {
             self.waiting.insert(index);
         }
+        self.replaced.extend(progress.replaced.map(|at| (index, at)));
         self.unstored.extend(progress.unstored.map(|stored| (index, stored)));
         self.queue.push(Reverse((progress.due, index)));
     }

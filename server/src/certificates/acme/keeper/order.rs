@@ -80,7 +80,12 @@ impl Keeper {
             Some(_) => self.serve_unstored(index, &stored),
         }
         self.shelf.issued();
-        self.state().outdated.remove(&index);
+        let now = self.wall();
+        let mut state = self.state();
+        if state.outdated.remove(&index) {
+            state.replaced.insert(index, now);
+        }
+        drop(state);
         let names = self.subject(index).names.join(", ");
         self.say
             .info(format_args!("{issuer} has issued a certificate for {names}"));

@@ -1,6 +1,7 @@
 //! Issuers that want to be left alone, settings that change, and reloads.
 
 use super::*;
+use std::collections::HashSet;
 
 #[test]
 fn an_issuer_that_is_overloaded_is_left_alone_by_all_names() {
@@ -127,6 +128,50 @@ fn a_machine_with_other_settings_that_stores_its_certificate_is_left_to_do_so() 
     assert_eq!(counted.counts().1.len(), 1, "{lines:?}");
 }
 
+/// Two machines that wanted different issuers ordered a certificate after each reload.
+#[test]
+fn machines_with_different_settings_replace_a_certificate_once_a_day() {
+    let (issuer, storage) = (Issuer::new(script()), Arc::new(Memory::default()));
+    let counted = issuer.clone();
+    let (orders, lines) = run(move || {
+        let (kept, clock) = (Kept::on(storage.clone()), virtual_clock());
+        let mut before: Option<Arc<Keeper>> = None;
+        let mut orders = Vec::new();
+        let other_stores = || {
+            let mut stored = storage.certificate("a.example").unwrap().unwrap();
+            stored.origin.as_mut().unwrap().issuer = "https://trials.test/dir".into();
+            storage.put_certificate("a.example", &stored).unwrap();
+        };
+        let wanted = subject(&["a.example"]);
+        let mut reload = |wanted: Subject| {
+            let keeper = kept.keeper(&issuer, vec![wanted], &clock, before.as_deref());
+            keeper.look_again(&HashSet::from(["a.example".to_owned()]));
+            run_for(&keeper, HOUR);
+            before = Some(keeper);
+            orders.push(counted.counts().1.len());
+            other_stores();
+        };
+        for _ in 0..24 {
+            reload(wanted.clone());
+        }
+        osier::sleep(DAY);
+        reload(wanted.clone());
+        // Other settings are no quarrel.
+        let mut other = wanted;
+        other.settings.issuers.push(At::new("https://issuer.test/gone"));
+        reload(other);
+        (orders, kept.lines())
+    });
+    // The first one was missing.
+    let mut expected = vec![2; 26];
+    (expected[0], expected[24], expected[25]) = (1, 3, 4);
+    assert_eq!(orders, expected, "{lines:?}");
+    let told = lines
+        .iter()
+        .filter(|line| line.contains("within a day; do all servers"));
+    assert_eq!(told.count(), 22, "{lines:?}");
+}
+
 #[test]
 fn a_reload_does_not_ask_again_who_has_just_refused() {
     let (issuer, folder) = (Issuer::new(script()), Folder::new());
@@ -148,16 +193,13 @@ fn a_reload_does_not_ask_again_who_has_just_refused() {
             system_clock(),
             None,
         );
-        let run_for = |keeper: &Arc<Keeper>| {
-            let (running, ended) = (keeper.clone(), keeper.clone());
-            let running = osier::spawn(move || running.run());
-            osier::sleep(Duration::from_secs(20));
-            ended.end();
-            running.join().unwrap();
-        };
-        run_for(&keeper);
+        let seconds = Duration::from_secs(20);
+        run_for(&keeper, seconds);
         let two = vec![subject(&["a.example"]), subject(&["b.example"])];
-        run_for(&Keeper::new(two, second, shelf, say, system_clock(), Some(&keeper)));
+        run_for(
+            &Keeper::new(two, second, shelf, say, system_clock(), Some(&keeper)),
+            seconds,
+        );
     });
     let lines = lines.lock().unwrap();
     let tries = |name: &str| {
@@ -197,13 +239,6 @@ fn reloaded(issuer: &Arc<Issuer>, storage: Arc<Memory>, time: Duration, later: O
             let resources = Resources::new(storage.clone(), board, Box::new(connect));
             let subjects = vec![subject(&["a.example"])];
             Keeper::new(subjects, resources, shelf.clone(), say.clone(), clock.clone(), before)
-        };
-        let run_for = |keeper: &Arc<Keeper>, time| {
-            let (running, ended) = (keeper.clone(), keeper.clone());
-            let running = osier::spawn(move || running.run());
-            osier::sleep(time);
-            ended.end();
-            running.join().unwrap();
         };
         let first = keeper(None);
         run_for(&first, Duration::from_secs(8));

@@ -368,6 +368,15 @@ fn virtual_clock() -> Clock {
     })
 }
 
+/// Runs a keeper for a time.
+fn run_for(keeper: &Arc<Keeper>, time: Duration) {
+    let running = keeper.clone();
+    let running = osier::spawn(move || running.run());
+    osier::sleep(time);
+    keeper.end();
+    running.join().unwrap();
+}
+
 /// A keeper on a storage, for the virtual clock. `lines` gets what it says.
 struct Kept {
     storage: Arc<Memory>,
@@ -386,15 +395,20 @@ impl Kept {
 
     /// Runs a keeper for a time.
     fn run(&self, issuer: &Arc<Issuer>, subjects: Vec<Subject>, clock: &Clock, time: Duration) {
+        run_for(&self.keeper(issuer, subjects, clock, None), time);
+    }
+
+    fn keeper(
+        &self,
+        issuer: &Arc<Issuer>,
+        subjects: Vec<Subject>,
+        clock: &Clock,
+        before: Option<&Keeper>,
+    ) -> Arc<Keeper> {
         let lines = self.lines.clone();
         let say = Say::new(move |line| lines.lock().unwrap().push(line.text.to_string()));
         let (resources, shelf) = (means_on(issuer, self.storage.clone()), self.served.clone());
-        let keeper = Keeper::new(subjects, resources, shelf, say, clock.clone(), None);
-        let running = keeper.clone();
-        let running = osier::spawn(move || running.run());
-        osier::sleep(time);
-        keeper.end();
-        running.join().unwrap();
+        Keeper::new(subjects, resources, shelf, say, clock.clone(), before)
     }
 
     fn lines(&self) -> Vec<String> {
