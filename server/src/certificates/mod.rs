@@ -446,6 +446,15 @@ impl Certificates {
             _there: there,
         }
     }
+
+    /// Serves a certificate on demand, too, if its name is known there. A name may have a site on one listener while clients of
+    /// another listener, which does not list it, ask for it. There is one order for both.
+    fn put_on_demand(&self, subject: &Subject, stored: &Stored) -> Result<(), String> {
+        match &subject.names[..] {
+            [name] => self.on_demand.put(name, stored).map(drop),
+            _ => Ok(()),
+        }
+    }
 }
 
 impl Listener for Certificates {
@@ -460,18 +469,14 @@ impl Listener for Certificates {
 impl Shelf for Certificates {
     fn put(&self, subject: &Subject, stored: &Stored) -> Result<(), String> {
         let auto = locked(&self.autos).get(&subject.names).cloned();
-        match auto {
-            Some(auto) => auto.replace(stored),
-            None => self.on_demand.put(subject.name(), stored).map(drop),
-        }
+        auto.map_or(Ok(()), |auto| auto.replace(stored))?;
+        self.put_on_demand(subject, stored)
     }
 
     fn hold(&self, subject: &Subject, stored: &Stored) -> Result<(), String> {
         let auto = locked(&self.autos).get(&subject.names).cloned();
-        match auto {
-            Some(auto) => auto.hold(stored),
-            None => self.on_demand.put(subject.name(), stored).map(drop),
-        }
+        auto.map_or(Ok(()), |auto| auto.hold(stored))?;
+        self.put_on_demand(subject, stored)
     }
 
     fn may_order(&self, subject: &Subject) -> bool {
@@ -494,10 +499,12 @@ impl Shelf for Certificates {
     fn failed(&self, subject: &Subject) -> &'static str {
         self.failed.fetch_add(1, Ordering::Relaxed);
         let auto = locked(&self.autos).get(&subject.names).cloned();
+        let is_on_demand = subject.names.len() == 1;
+        let has_expired_one = is_on_demand && self.on_demand.failed(subject.name());
         match auto {
             Some(auto) if auto.ends().is_some() => "an expired one is served, which browsers refuse",
             Some(_) => "a self-signed one is served, which browsers refuse",
-            None if self.on_demand.failed(subject.name()) => "an expired one is served, which browsers refuse",
+            None if has_expired_one => "an expired one is served, which browsers refuse",
             None => "clients that ask for it are refused",
         }
     }
@@ -531,6 +538,58 @@ mod tests {
     use super::*;
     use std::io::{Read, Write};
 
+    /// A name on demand has a stored certificate, and serves it.
+    fn serve_on_demand(certificates: &Arc<Certificates>, subject: &Subject) {
+        let name = Some(subject.name());
+        certificates.on_demand.set(Some(subject.settings.clone()), None);
+        assert!(certificates.on_demand.find(name).is_none());
+        let loading = osier::spawn({
+            let certificates = Arc::clone(certificates);
+            move || {
+                let on_demand = &certificates.on_demand;
+                on_demand.load(&|name| Ok(Some(Stored::self_signed(name))), &|_, _| {});
+            }
+        });
+        while certificates.on_demand.find(name).is_none() {
+            osier::sleep(Duration::from_millis(1));
+        }
+        loading.cancel();
+        let _ = loading.join();
+    }
+
+    /// The certificate on demand of such a name was never renewed: the order was that of the site alone.
+    #[test]
+    fn a_name_with_a_site_on_one_listener_and_on_demand_on_another_is_renewed_on_both() {
+        let folder = testkit::Folder::new();
+        osier::run(move || {
+            let certificates = Arc::new(Certificates::new(Say::new(|_| {})));
+            certificates.settle(None, Some(folder.path().to_owned()), None);
+            let subject = Subject {
+                names: vec!["a.example.org".to_owned()],
+                settings: Settings {
+                    issuers: vec![acme::settings::Issuer::new("https://127.0.0.1:1/dir")],
+                    ..Settings::default()
+                },
+            };
+            let from = CertificateFrom::Auto(Box::new(subject.settings.clone()));
+            let site = certificates.of_site(&from, subject.names.clone());
+            serve_on_demand(&certificates, &subject);
+            for serve in [Certificates::put, Certificates::hold] {
+                let renewed = Stored::self_signed(subject.name());
+                let folder = certificates.folder().unwrap();
+                folder.put_certificate(subject.name(), &renewed).unwrap();
+                serve(&certificates, &subject, &renewed).unwrap();
+                let leaf = |identity: Identity| identity.chain().next().unwrap().to_vec();
+                let shown = [site.find(None), certificates.on_demand.find(Some(subject.name()))];
+                let expected = leaf(renewed.identity().unwrap());
+                assert_eq!(
+                    shown.map(|identity| leaf(identity.unwrap())),
+                    [expected.clone(), expected]
+                );
+            }
+        });
+    }
+
     /// Its renewals asked `ask`, which says no to names that the configuration lists, and ended without a line.
     #[test]
     fn a_name_on_demand_that_gets_a_site_of_its_own_is_renewed_without_a_question() {
@@ -560,22 +619,7 @@ mod tests {
                 names: vec!["a.example.org".to_owned()],
                 settings: settings.clone(),
             };
-            let name = Some(subject.name());
-            certificates.on_demand.set(Some(settings.clone()), None);
-            assert!(certificates.on_demand.find(name).is_none());
-            let loading = osier::spawn({
-                let certificates = Arc::clone(&certificates);
-                move || {
-                    let on_demand = &certificates.on_demand;
-                    on_demand.load(&|name| Ok(Some(Stored::self_signed(name))), &|_, _| {});
-                }
-            });
-            while certificates.on_demand.find(name).is_none() {
-                osier::sleep(Duration::from_millis(1));
-            }
-            loading.cancel();
-            let _ = loading.join();
-
+            serve_on_demand(&certificates, &subject);
             let from = CertificateFrom::Auto(Box::new(settings.clone()));
             let _site = certificates.of_site(&from, subject.names.clone());
             assert!(certificates.may_order(&subject));

@@ -175,11 +175,30 @@ impl OnDemand {
         }
     }
 
-    /// Forgets names that a configuration lists now: they have sites of their own. Returns those that were known.
+    /// Forgets names that a configuration lists now: they have sites of their own. A question that is on its way makes none of
+    /// them known any more. Returns those that were known.
     pub fn forget<'n>(&self, listed: impl Iterator<Item = &'n String>) -> HashSet<String> {
         let mut state = locked(&self.state);
-        let moved = listed.filter(|name| state.known.remove(*name).is_some());
-        moved.cloned().collect()
+        let State {
+            known,
+            new,
+            awaited,
+            pending,
+            ..
+        } = &mut *state;
+        let mut moved = HashSet::new();
+        let mut was_pending = false;
+        for name in listed {
+            was_pending |= pending.remove(name);
+            if known.remove(name).is_some() {
+                moved.insert(name.clone());
+            }
+        }
+        if was_pending {
+            new.retain(|name| pending.contains(name));
+            awaited.retain(|name| pending.contains(name));
+        }
+        moved
     }
 
     /// Takes over the settings of a configuration. Returns the names that have a certificate, or get one.
@@ -407,7 +426,7 @@ impl OnDemand {
             ));
             return false;
         }
-        state.known.insert(name.to_owned(), Known::Ordered);
+        state.known.entry(name.to_owned()).or_insert(Known::Ordered);
         true
     }
 }

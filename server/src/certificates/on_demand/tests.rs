@@ -291,6 +291,28 @@ fn a_name_that_is_looked_for_is_dropped_with_the_settings() {
     assert_eq!(kept, [""; 0]);
 }
 
+/// It was counted as missing until the next reload.
+#[test]
+fn a_name_that_gets_a_site_of_its_own_during_its_question_is_not_missing() {
+    let names = ["asked.example.org", "next.example.org"].map(str::to_owned);
+    let (questions, orders) = run(
+        |_| Ok(true),
+        nothing,
+        move |on_demand| {
+            for name in &names {
+                on_demand.find(Some(name));
+            }
+            osier::sleep(Duration::from_millis(20));
+            assert!(on_demand.forget(names.iter()).is_empty());
+            osier::sleep(Duration::from_secs(1));
+            assert_eq!(on_demand.missing(), 0);
+            let state = locked(&on_demand.state);
+            assert!(state.known.is_empty() && state.pending.is_empty() && state.awaited.is_empty());
+        },
+    );
+    assert_eq!((questions, orders.len()), (1, 0));
+}
+
 #[test]
 fn names_below_one_domain_leave_places_to_others() {
     let (questions, _) = run(
