@@ -200,7 +200,7 @@ pub fn resume(client: &mut Client<'_>, url: &str) -> Result<Option<String>, Erro
         // Any other failure may last for ever.
         Err(Error::Problem(problem)) if problem.is_busy() => Err(Error::Problem(problem)),
         Ok(_) | Err(Error::Problem(_) | Error::Malformed(_) | Error::Failed(_)) => Ok(None),
-        Err(error @ Error::Io(_)) => Err(error),
+        Err(error @ (Error::Io(_) | Error::NoNonce(_))) => Err(error),
     }
 }
 

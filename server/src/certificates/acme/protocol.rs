@@ -53,6 +53,8 @@ pub enum Error {
     Io(io::Error),
     /// The issuer has refused.
     Problem(Problem),
+    /// The issuer has refused a nonce, which says nothing about the request that needs it.
+    NoNonce(Problem),
     /// The issuer breaks the protocol.
     Malformed(String),
     /// The order or one of its parts has failed.
@@ -96,7 +98,7 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Error::Io(error) => write!(f, "the issuer cannot be reached: {error}"),
-            Error::Problem(problem) => problem.fmt(f),
+            Error::Problem(problem) | Error::NoNonce(problem) => problem.fmt(f),
             Error::Malformed(what) => write!(f, "the issuer has sent {what}"),
             Error::Failed(why) => f.write_str(why),
         }
@@ -126,7 +128,7 @@ impl Error {
     /// Time for which the issuer wants to be left alone.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
-            Error::Problem(problem) => problem.retry_after,
+            Error::Problem(problem) | Error::NoNonce(problem) => problem.retry_after,
             _ => None,
         }
     }
@@ -136,6 +138,7 @@ impl Error {
     pub fn is_about_order(&self) -> bool {
         match self {
             Error::Problem(problem) => problem.status < 500 && !problem.kind.is_empty(),
+            Error::NoNonce(_) => false,
             _ => true,
         }
     }
@@ -329,7 +332,7 @@ impl<'t> Client<'t> {
     fn fresh_nonce(&self) -> Result<String, Error> {
         let received = self.transport.send("HEAD", &self.directory.new_nonce, None)?;
         if !(200..300).contains(&received.status) {
-            return Err(Error::Problem(Problem::of(&received)));
+            return Err(Error::NoNonce(Problem::of(&received)));
         }
         received.nonce.ok_or_else(|| Error::Malformed("no nonce".into()))
     }

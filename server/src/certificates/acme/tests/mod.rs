@@ -280,6 +280,61 @@ fn an_order_that_was_finalized_is_kept_while_its_issuer_is_busy() {
     assert_eq!(issuer.counts().1.len(), 1);
 }
 
+/// The way to an issuer that gives nonces only where it is asked for one, and refuses one of them.
+struct Sparing {
+    issuer: Arc<Issuer>,
+    asked: AtomicUsize,
+    refused: usize,
+}
+
+impl Transport for Sparing {
+    fn send(&self, method: &str, url: &str, body: Option<&str>) -> io::Result<Received> {
+        if method == "HEAD" && self.asked.fetch_add(1, Relaxed) + 1 == self.refused {
+            return Ok(Received {
+                status: 403,
+                ..Received::default()
+            });
+        }
+        let received = self.issuer.send(method, url, body)?;
+        Ok(Received {
+            nonce: received.nonce.filter(|_| method == "HEAD"),
+            ..received
+        })
+    }
+}
+
+#[test]
+fn an_order_that_was_finalized_is_kept_when_a_nonce_is_refused() {
+    let (issuer, folder) = (
+        Issuer::new(Script {
+            breaks_after_finalize: true,
+            ..script()
+        }),
+        Folder::new(),
+    );
+    let path = folder.path().to_owned();
+    let first = resources(&issuer, &path);
+    assert!(run(move || obtain(&subject(&["a.example"]), &first)).is_err());
+    issuer.script.lock().unwrap().breaks_after_finalize = false;
+    // The first one is for the account, three are for looks at the order and its certificate, and there is no fifth.
+    for refused in 1..=5 {
+        let (issuer, board) = (issuer.clone(), Arc::new(issuer.shown.clone()));
+        let connect = move |_: &At| {
+            let sparing = Sparing {
+                issuer: issuer.clone(),
+                asked: AtomicUsize::new(0),
+                refused,
+            };
+            Ok(Arc::new(sparing) as Arc<dyn Transport>)
+        };
+        let storage = Arc::new(Pooled(FolderStorage::new(path.clone())));
+        let resources = Resources::new(storage, board, Box::new(connect));
+        let done = run(move || obtain(&subject(&["a.example"]), &resources));
+        assert_eq!(done.is_ok(), refused == 5, "{refused}: {:?}", done.err());
+    }
+    assert_eq!(issuer.counts().1.len(), 1);
+}
+
 #[test]
 fn an_issuer_may_be_too_busy_for_a_nonce() {
     let busy = Script {
