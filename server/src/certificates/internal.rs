@@ -34,6 +34,14 @@ const KEPT: usize = 1000;
 /// Further names in the certificate for clients that ask for no name: those of this machine.
 const LOCAL: [&str; 3] = ["localhost", "127.0.0.1", "::1"];
 
+/// Removes the temporary files that killed processes have left in a state folder.
+///
+/// # Suspends
+/// While the disk is busy.
+pub fn remove_abandoned(state: &Path) {
+    state::remove_abandoned(&state.join(FOLDER), &["pem"]);
+}
+
 /// The path of the root certificate in a state folder.
 pub fn root_of(state: &Path) -> PathBuf {
     state.join(FOLDER).join(ROOT)

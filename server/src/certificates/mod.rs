@@ -357,6 +357,16 @@ impl Certificates {
         Some(Folder::new(state.join("acme")))
     }
 
+    /// Removes the temporary files that killed processes have left in the state folder.
+    ///
+    /// # Blocks the thread
+    /// While the disk is busy.
+    fn remove_abandoned(&self) {
+        let state = self.locations.get().and_then(|locations| locations.state.as_deref());
+        state.inspect(|state| internal::remove_abandoned(state));
+        self.folder().inspect(Folder::remove_abandoned);
+    }
+
     /// The internal authority, opened when a site first needs it.
     fn authority(&self) -> Result<Arc<Authority>, String> {
         let mut authority = locked(&self.authority);
@@ -520,6 +530,10 @@ pub fn watch(certificates: &Arc<Certificates>) {
     let certificates = Arc::clone(certificates);
     let watch = osier::fiber::Builder::new().name("certificates");
     drop(watch.spawn(move || {
+        osier::unblock({
+            let certificates = Arc::clone(&certificates);
+            move || certificates.remove_abandoned()
+        });
         loop {
             osier::sleep(LOOK);
             let certificates = Arc::clone(&certificates);

@@ -6,6 +6,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
+use std::time::Duration;
 
 use osier::fs::{self, DirBuilder, File, OpenOptions};
 
@@ -99,6 +100,36 @@ fn write_aside(path: &Path, content: &[u8]) -> io::Result<PathBuf> {
     Ok(temporary)
 }
 
+/// The temporary files of a process that was killed are removed after this time. No write takes so long.
+const ABANDONED: Duration = Duration::from_secs(3600);
+
+/// Removes the temporary files that killed processes have left in a folder beside files with one of these extensions. Errors are
+/// ignored: such a file only takes up space.
+///
+/// # Suspends
+/// While the disk is busy.
+pub fn remove_abandoned(folder: &Path, extensions: &[&str]) {
+    let is_ours = |name: &str| {
+        let (path, suffix) = name.rsplit_once('.').unwrap_or_default();
+        let is_number = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+        suffix.len() == 16
+            && suffix.bytes().all(is_number)
+            && path
+                .rsplit_once('.')
+                .is_some_and(|(stem, extension)| !stem.is_empty() && extensions.contains(&extension))
+    };
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let is_old = || {
+            let meta = entry.metadata().ok()?;
+            let age = meta.modified().ok()?.elapsed().ok()?;
+            Some(meta.is_file() && age > ABANDONED)
+        };
+        if entry.file_name().to_str().is_some_and(is_ours) && is_old() == Some(true) {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+}
+
 /// Makes the disk store the name of a file. Errors are ignored: the file is in place, and only a crash could bring the
 /// old one back.
 fn sync_folder(path: &Path) {
@@ -143,6 +174,43 @@ mod tests {
         assert!(write_new(&folder.join("key"), b"one").unwrap());
         write(&folder.join("key"), b"two").unwrap();
         assert_eq!(fs::read(other).unwrap(), b"half");
+    }
+
+    #[test]
+    fn what_killed_processes_have_left_is_removed_after_an_hour_and_nothing_else() {
+        let folder = Folder::new();
+        let old = std::time::SystemTime::now() - 2 * ABANDONED;
+        let write = |name: &str, time: Option<std::time::SystemTime>| {
+            let file = std::fs::File::create(folder.join(name)).unwrap();
+            time.inspect(|time| file.set_modified(*time).unwrap());
+        };
+        let number = "0123456789abcdef";
+        let kept = [
+            "a.example.pem",
+            &format!("a.example.key.{number}"),
+            &format!("pem.{number}"),
+            &format!(".pem.{number}"),
+            &format!("a.example.pem.{}", number.to_ascii_uppercase()),
+            &format!("a.example.pem.{number}0"),
+            &format!("a.example.pem.{number}.bak"),
+            number,
+        ];
+        kept.iter().for_each(|name| write(name, Some(old)));
+        write(&format!("fresh.example.pem.{number}"), None);
+        write(&format!("old.example.pem.{number}"), Some(old));
+        write(&format!("old.example.order.{number}"), Some(old));
+        std::fs::create_dir(folder.join(format!("folder.pem.{number}"))).unwrap();
+        std::fs::File::open(folder.join(format!("folder.pem.{number}")))
+            .and_then(|file| file.set_modified(old))
+            .unwrap();
+        remove_abandoned(folder.path(), &["pem", "order"]);
+        let left = std::fs::read_dir(folder.path()).unwrap();
+        let left: Vec<_> = left
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        assert_eq!(left.len(), kept.len() + 2, "{left:?}");
+        assert!(!left.iter().any(|name| name.starts_with("old")), "{left:?}");
+        remove_abandoned(&folder.join("nowhere"), &["pem"]);
     }
 
     #[test]

@@ -65,6 +65,15 @@ impl Folder {
         Folder { folder }
     }
 
+    /// Removes the temporary files that killed processes have left.
+    ///
+    /// # Suspends
+    /// While the disk is busy.
+    pub fn remove_abandoned(&self) {
+        state::remove_abandoned(&self.folder.join("accounts"), &["json"]);
+        state::remove_abandoned(&self.folder.join("certificates"), &["pem", "order", "advice"]);
+    }
+
     /// Whether there is a certificate of a name.
     ///
     /// # Suspends
