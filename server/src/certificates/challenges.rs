@@ -64,9 +64,10 @@ impl Key {
         }
     }
 
-    /// Reads what [`to_field`](Key::to_field) has written.
+    /// Reads what [`to_field`](Key::to_field) has written. Behind it may be a slash, and who gives the response.
     pub fn of_field(field: &str) -> Option<Key> {
-        match field.split_once('/')? {
+        let mut parts = field.split('/');
+        match (parts.next()?, parts.next()?) {
             ("token", token) => Some(Key::Token(token.to_owned())),
             ("name", name) => Some(Key::Name(name.to_owned())),
             _ => None,

@@ -42,7 +42,7 @@ use self::acme::issue::{Resources, Subject};
 use self::acme::keeper::{Keeper, Shelf, system_clock};
 use self::acme::order::Presented;
 use self::acme::settings::Settings;
-use self::acme::storage::{Folder, InRedis, Pooled, Storage, Stored};
+use self::acme::storage::{Folder, InRedis, Lock, Locking, Pooled, Storage, Stored};
 use self::auto::Auto;
 use self::challenges::{Challenges, Given, Key};
 use self::files::Files;
@@ -54,6 +54,9 @@ use self::x509::{AltName, Certificate, Time};
 
 /// Time between two looks at the files of certificates, and of ticket keys.
 pub const LOOK: Duration = Duration::from_secs(10);
+
+/// Time between two looks whether another machine still proves a name.
+const BUSY: Duration = Duration::from_secs(1);
 
 /// An origin of certificates, at work.
 pub trait Source: Send + Sync {
@@ -428,13 +431,16 @@ impl Board for Certificates {
 
     fn give_certificate(&self, name: &str, certificate: &[u8], key: &[u8]) -> Result<Box<dyn Presented>, String> {
         let identity = Identity::of_challenge(certificate.to_vec(), key).map_err(|error| error.to_string())?;
+        let turn = self.turn_to_prove(name);
         let (own, field) = (
             self.challenges.give_identity(name, identity),
             Key::Name(name.to_owned()),
         );
-        Ok(Box::new(self.on_all_machines(own, &field, || {
-            certificate_response(certificate, key)
-        })))
+        let shown = self.on_all_machines(own, &field, || certificate_response(certificate, key));
+        Ok(Box::new(InTurn {
+            _shown: shown,
+            _turn: turn,
+        }))
     }
 }
 
@@ -446,7 +452,28 @@ struct Everywhere {
 
 impl Presented for Everywhere {}
 
+/// A certificate that all machines show, and the lock that keeps the others from showing one of their own.
+struct InTurn {
+    _shown: Everywhere,
+    _turn: Option<Lock>,
+}
+
+impl Presented for InTurn {}
+
 impl Certificates {
+    /// Waits until no other machine proves the name: a handshake can show one certificate. `None` if there are no other machines,
+    /// and while Redis is away.
+    fn turn_to_prove(&self, name: &str) -> Option<Lock> {
+        let (storage, name) = (InRedis(Arc::clone(self.shared()?)), format!("proof/{name}"));
+        loop {
+            match storage.lock(&name) {
+                Ok(Locking::Taken(turn)) => return Some(turn),
+                Ok(Locking::Busy(_)) => osier::sleep(BUSY),
+                Err(_) => return None,
+            }
+        }
+    }
+
     /// Shows a response on the other machines too. While Redis is away, this machine shows it alone: the issuer may ask
     /// this one.
     fn on_all_machines(&self, here: Given, key: &Key, response: impl FnOnce() -> serde_json::Value) -> Everywhere {
@@ -601,6 +628,78 @@ mod tests {
                     [expected.clone(), expected]
                 );
             }
+        });
+    }
+
+    /// Machines that proved one name at once replaced and removed each other's response.
+    #[test]
+    fn machines_that_prove_one_name_at_once_leave_each_other_alone() {
+        let Some(redis) = testkit::Redis::start(&[]) else {
+            return;
+        };
+        let runtime = osier::Runtime::builder().workers(1).build().unwrap();
+        runtime.run(move || {
+            let machine = || {
+                let client = osier_web::pubsub::Client::new(osier_web::Address::Unix(redis.socket()));
+                let shared = Shared::new(client, "osier:".into(), None, None, Say::new(|_| {}));
+                let certificates = Arc::new(Certificates::new(Say::new(|_| {})));
+                certificates.settle(None, None, Some(Arc::new(shared)));
+                watch(&certificates);
+                certificates
+            };
+            let eventually = |what: &str, is_so: &dyn Fn() -> bool| {
+                let wait = || {
+                    while !is_so() {
+                        osier::sleep(Duration::from_millis(20));
+                    }
+                };
+                osier::timeout(testkit::DEADLINE, wait).unwrap_or_else(|_| panic!("not in time: {what}"));
+            };
+            let [one, two, third] = [0, 1, 2].map(|_| machine());
+
+            let text = || third.challenges.text("/.well-known/acme-challenge/a");
+            let (first, second) = (one.give_text("a", "a.thumbprint"), two.give_text("a", "a.thumbprint"));
+            eventually("a response", &|| text().is_some());
+            drop(first);
+            eventually("one is withdrawn", &|| {
+                redis.ask("HLEN osier:challenges").contains(":1")
+            });
+            // It has polled once more.
+            osier::sleep(Duration::from_millis(2500));
+            assert!(text().is_some());
+            drop(second);
+            eventually("none is left", &|| text().is_none());
+
+            let pair = || {
+                let key = rcgen::KeyPair::generate().unwrap();
+                let certificate = rcgen::CertificateParams::new(["a.example".to_owned()]).unwrap();
+                (
+                    certificate.self_signed(&key).unwrap().der().to_vec(),
+                    key.serialize_der(),
+                )
+            };
+            let shown = |machine: &Certificates| {
+                let identity = machine.challenges.identity("a.example");
+                identity.map(|identity| identity.chain().next().unwrap().to_vec())
+            };
+            let all_show = |expected: &Vec<u8>| {
+                [&one, &two, &third]
+                    .iter()
+                    .all(|at| shown(at).as_ref() == Some(expected))
+            };
+            let (first, second) = (pair(), pair());
+            let given = one.give_certificate("a.example", &first.0, &first.1).unwrap();
+            let waiting = osier::spawn_local({
+                let (two, second) = (Arc::clone(&two), second.clone());
+                move || two.give_certificate("a.example", &second.0, &second.1).unwrap()
+            });
+            osier::sleep(Duration::from_secs(2));
+            eventually("the first certificate", &|| all_show(&first.0));
+            drop(given);
+            let given = waiting.join().unwrap();
+            eventually("the second certificate", &|| all_show(&second.0));
+            drop(given);
+            eventually("none is left", &|| shown(&third).is_none());
         });
     }
 

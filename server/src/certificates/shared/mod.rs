@@ -6,7 +6,7 @@
 //!   osier:certificate:NAME     private key and chain               osier:challenges    responses to challenges, a hash
 //!   osier:order:NAME           an order on its way                 osier:changes       names with a new certificate, newest first
 //!   osier:advice:NAME          the issuer's answer about renewal   osier:changed       number of changes so far
-//!                                                                  osier:tickets       keys of session tickets
+//!   osier:lock:proof/NAME      owner of the proof; expires         osier:tickets       keys of session tickets
 //! ```
 //!
 //! One fiber polls Redis every [`POLL`]. It copies the responses to challenges into memory, where handshakes and
@@ -25,7 +25,7 @@ mod rotation;
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use osier_tls::{Identity, Tickets};
@@ -77,6 +77,8 @@ pub struct Shared {
     say: Say,
     /// Whether the last attempt to reach Redis failed.
     is_away: AtomicBool,
+    /// Numbers the responses to challenges that this process gives.
+    next_response: AtomicU64,
     tickets: Option<Tickets>,
 }
 
@@ -114,6 +116,7 @@ impl Shared {
             owner: data_encoding::HEXLOWER.encode(&random),
             say,
             is_away: AtomicBool::new(false),
+            next_response: AtomicU64::new(0),
             tickets,
         }
     }
@@ -201,12 +204,15 @@ impl Shared {
         opened.ok_or_else(|| io::Error::new(io::ErrorKind::PermissionDenied, why))
     }
 
-    /// Shows a response to a challenge on all machines, until the result is dropped. `None` if Redis cannot be reached.
+    /// Shows a response to a challenge on all machines, until the result is dropped. `None` if Redis cannot be reached. Another
+    /// machine may give one for the same key: each has a field of its own.
     ///
     /// # Suspends
     /// Until the other machines have the response.
     pub fn give(self: &Arc<Shared>, key: &Key, response: &Value) -> Option<Given> {
-        let (hash, field) = (self.key("challenges", ""), key.to_field());
+        let hash = self.key("challenges", "");
+        let number = self.next_response.fetch_add(1, Ordering::Relaxed);
+        let field = format!("{}/{}:{number}", key.to_field(), self.owner);
         let mut response = response.clone();
         response["ends"] = (wall() + CHALLENGE_SECONDS).into();
         let value = self.sealed(&field, &response.to_string());
@@ -291,25 +297,26 @@ impl Shared {
         self.look_at_tickets(seen)
     }
 
-    /// The responses that other machines show. Entries that cannot be read are left out.
+    /// The responses that other machines show. Entries that cannot be read are left out. The latest one counts: a process that was
+    /// killed leaves its own behind.
     fn read_challenges(&self, shown: &[u8]) -> HashMap<Key, Response> {
         let (text, now) = (String::from_utf8_lossy(shown), wall());
         let lines: Vec<&str> = text.lines().collect();
         let (pairs, _) = lines.as_chunks::<2>();
         let read = |[field, value]: &[&str; 2]| {
             let value: Value = serde_json::from_str(&self.open(field, value.as_bytes()).ok()?).ok()?;
-            if value["ends"].as_i64()? < now {
-                return None;
-            }
+            let ends = value["ends"].as_i64().filter(|ends| *ends >= now)?;
             let key = Key::of_field(field)?;
             let bytes = |name: &str| data_encoding::BASE64.decode(value[name].as_str()?.as_bytes()).ok();
             let response = match &key {
                 Key::Token(_) => Response::Text(value["text"].as_str()?.to_owned()),
                 Key::Name(_) => Response::Identity(Identity::of_challenge(bytes("certificate")?, &bytes("key")?).ok()?),
             };
-            Some((key, response))
+            Some((ends, key, response))
         };
-        pairs.iter().filter_map(read).collect()
+        let mut read: Vec<_> = pairs.iter().filter_map(read).collect();
+        read.sort_by_key(|(ends, ..)| *ends);
+        read.into_iter().map(|(_, key, response)| (key, response)).collect()
     }
 
     /// Takes over the keys of tickets from Redis, and publishes a new key when it is time.
