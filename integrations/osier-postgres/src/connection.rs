@@ -8,10 +8,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use osier::sync::OwnedSemaphorePermit;
-use tokio_postgres::error::{DbError, Severity};
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, GenericClient, Row, Statement};
 
+use crate::copy;
 use crate::error::Error;
 use crate::pool::Shared;
 use crate::statements::Statements;
@@ -26,9 +26,14 @@ pub(crate) struct Session {
     calls: Calls,
 }
 
-/// The calls that run, that were given up, or after which the server ends the session.
+/// The calls of a session.
 #[derive(Default)]
-struct Calls(Cell<usize>);
+struct Calls {
+    /// Those that run, that were given up, or after which the session ends.
+    open: Cell<usize>,
+    /// Whether one has failed since the last transaction began.
+    has_failed: Cell<bool>,
+}
 
 impl Session {
     pub(crate) fn new(client: Client) -> Session {
@@ -47,23 +52,17 @@ impl Session {
 impl Calls {
     /// Waits for a call, and counts it meanwhile. One that unwinds stays counted.
     fn wait<T>(&self, future: impl Future<Output = Result<T, tokio_postgres::Error>>) -> Result<T, Error> {
-        self.0.set(self.0.get() + 1);
-        let done = osier::block_on(future);
-        if !done.as_ref().is_err_and(ends_the_session) {
-            self.0.set(self.0.get() - 1);
+        self.open.set(self.open.get() + 1);
+        let done = osier::block_on(future).map_err(Error::from);
+        if !done.as_ref().is_err_and(Error::ends_the_session) {
+            self.open.set(self.open.get() - 1);
         }
-        Ok(done?)
+        done.inspect_err(|_| self.has_failed.set(true))
     }
 
     fn have_ended(&self) -> bool {
-        self.0.get() == 0
+        self.open.get() == 0
     }
-}
-
-/// Whether the server ends the session after this report, although nobody may have read the end of the stream yet.
-fn ends_the_session(error: &tokio_postgres::Error) -> bool {
-    let severity = error.as_db_error().and_then(DbError::parsed_severity);
-    matches!(severity, Some(Severity::Fatal | Severity::Panic))
 }
 
 /// The session of a call: its client, or a transaction of it.
@@ -88,6 +87,7 @@ impl<C: GenericClient> Caller<'_, C> {
     where
         F: Future<Output = Result<T, tokio_postgres::Error>>,
     {
+        copy::refuse(sql)?;
         let statement = self.prepare(sql)?;
         let done = self.calls.wait(with(statement));
         done.inspect_err(|error| self.statements.forget_if_stale(sql, error))
@@ -207,6 +207,7 @@ impl Connection {
             statements,
             calls,
         } = self.session.as_mut().expect("it is not being dropped");
+        calls.has_failed.set(false);
         Ok(Transaction {
             inner: calls.wait(client.transaction())?,
             statements,
@@ -214,7 +215,9 @@ impl Connection {
         })
     }
 
-    /// Waits for calls of the client of tokio-postgres, for what this crate does not have: `copy_in`, `query_raw`.
+    /// Waits for calls of the client of tokio-postgres, for what this crate does not have: `copy_in`, `query_raw`. The future ends
+    /// what it begins: it reads a stream to its end, and returns none. The next user of the connection waits for the rest of a stream,
+    /// and for ever behind a `copy_in` that is kept.
     ///
     /// ```no_run
     /// # fn copy(connection: &osier_postgres::Connection) -> Result<(), osier_postgres::Error> {
@@ -278,12 +281,16 @@ impl Drop for Connection {
         }
         // On a fiber of its own: this one unwinds. The query holds its connection, so it keeps the permit.
         let (pool, permit) = (Arc::clone(&self.pool), self.permit.take());
-        let cancel = osier::fiber::Builder::new().name("postgres cancel");
-        drop(cancel.spawn(move || {
+        let cancel = move || {
             // A server that takes longer is waited for no more.
             let _ = osier::timeout(CANCEL_WITHIN, || pool.cancel(&session.client));
             drop((session, permit));
-        }));
+        };
+        match osier::Handle::current() {
+            Some(_) => drop(osier::fiber::Builder::new().name("postgres cancel").spawn(cancel)),
+            // A plain thread has no fibers. Nothing is left to cancel by if the runtime has ended.
+            None => drop(self.pool.runtime().spawn(cancel)),
+        }
     }
 }
 
@@ -307,9 +314,14 @@ impl<'a> Transaction<'a> {
     ///
     /// # Errors
     ///
-    /// The server's, for example of a deferred constraint. Nothing is kept then, unless the connection has ended: what became of the
-    /// transaction is unknown in that case.
+    /// The server's, for example of a deferred constraint, and SQLSTATE 25P02 if a statement of the transaction has failed, even if
+    /// its error was ignored. Nothing is kept then, unless the connection has ended: what became of the transaction is unknown in that
+    /// case.
     pub fn commit(self) -> Result<(), Error> {
+        // The server answers the commit of such a transaction as any other, and rolls it back. Every other statement fails there.
+        if self.calls.has_failed.get() {
+            self.calls.wait(self.inner.batch_execute("select 1"))?;
+        }
         self.calls.wait(self.inner.commit())
     }
 

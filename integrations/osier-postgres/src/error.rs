@@ -1,9 +1,10 @@
 //! The error of every call.
 
+use std::error::Error as _;
 use std::fmt;
 use std::io;
 
-use tokio_postgres::error::{DbError, SqlState};
+use tokio_postgres::error::{DbError, Severity, SqlState};
 
 /// The reason why a call failed: the server's, the connection's, or the URL's.
 ///
@@ -15,6 +16,8 @@ enum Kind {
     Postgres(tokio_postgres::Error),
     /// Connecting to a server, with its name.
     Connect(String, io::Error),
+    /// A statement that needs another call.
+    Copy,
 }
 
 impl Error {
@@ -22,11 +25,31 @@ impl Error {
         Error(Kind::Connect(server, error))
     }
 
+    pub(crate) fn copy() -> Error {
+        Error(Kind::Copy)
+    }
+
+    /// Whether the connection can have no further call: the server ends the session after this report, although nobody may have read
+    /// the end of the stream yet, or it has sent what tokio-postgres does not expect there.
+    pub(crate) fn ends_the_session(&self) -> bool {
+        let Kind::Postgres(error) = &self.0 else {
+            return false;
+        };
+        match error.as_db_error() {
+            Some(reported) => matches!(reported.parsed_severity(), Some(Severity::Fatal | Severity::Panic)),
+            // It has no other name for these.
+            None => {
+                let text = error.to_string();
+                text.starts_with("unexpected message from server") || text.starts_with("error parsing response")
+            }
+        }
+    }
+
     /// The report of the server, if the error is the server's.
     pub fn as_db_error(&self) -> Option<&DbError> {
         match &self.0 {
             Kind::Postgres(error) => error.as_db_error(),
-            Kind::Connect(..) => None,
+            Kind::Connect(..) | Kind::Copy => None,
         }
     }
 
@@ -44,11 +67,15 @@ impl Error {
         self.as_db_error().map(DbError::code)
     }
 
-    /// Whether there is no connection (any more). The next [`Pool::get`](crate::Pool::get) makes a new one.
+    /// Whether there is no connection (any more), also because the server ends it with this report. The next [`Pool::get`](crate::Pool::get) makes a new one.
     pub fn is_closed(&self) -> bool {
         match &self.0 {
-            Kind::Postgres(error) => error.is_closed(),
+            Kind::Postgres(error) => {
+                let is_broken = error.source().is_some_and(|cause| cause.is::<io::Error>());
+                error.is_closed() || is_broken || self.ends_the_session()
+            }
             Kind::Connect(..) => true,
+            Kind::Copy => false,
         }
     }
 }
@@ -61,14 +88,15 @@ impl fmt::Display for Error {
                 None => write!(f, "postgres: {error}"),
             },
             Kind::Connect(server, _) => write!(f, "cannot connect to postgres at {server}"),
+            Kind::Copy => f.write_str(
+                "postgres: a COPY from or to the client needs Connection::call, with its copy_in or copy_out",
+            ),
         }
     }
 }
 
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        use std::error::Error as _;
-
         if f.alternate() {
             return f.debug_tuple("Error").field(&self.0).finish();
         }
@@ -92,6 +120,7 @@ impl std::error::Error for Error {
             Kind::Postgres(error) if error.as_db_error().is_some() => None,
             Kind::Postgres(error) => error.source(),
             Kind::Connect(_, error) => Some(error),
+            Kind::Copy => None,
         }
     }
 }

@@ -45,6 +45,7 @@
 //!   keepalives_retries=3` (seconds; about a minute together) while the server owes an answer, and `tcp_user_timeout=60` while it has not
 //!   acknowledged a statement. By default that takes two hours and a quarter of an hour.
 //! - No TLS: use a Unix socket, the loopback or a private network.
+//! - `COPY ... FROM STDIN` and `TO STDOUT` need [`Connection::call`]. The other calls refuse them.
 //! - Changes of the session (`set`, `listen`, a temporary table, `begin` without an end) stay with the connection, for the next caller
 //!   that gets it. Use [`Connection::transaction`] and `set local`.
 //! - Connections are made on a runtime of Osier's: [`Pool::connect`] and [`Pool::get`] panic on a plain thread.
@@ -53,6 +54,7 @@
 #![warn(missing_docs)]
 
 mod connection;
+mod copy;
 mod error;
 mod pipeline;
 mod pool;

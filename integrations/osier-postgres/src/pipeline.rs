@@ -10,13 +10,14 @@
 //! as workers.
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex as StdMutex};
 
 use osier::sync::Mutex;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Config, Row, Statement};
 
+use crate::copy;
 use crate::error::Error;
 use crate::server;
 use crate::statements::Statements;
@@ -65,6 +66,8 @@ struct Lane {
 struct Open {
     client: Client,
     statements: Statements,
+    /// Whether the connection can have no further statement, although it may still be open.
+    is_over: AtomicBool,
 }
 
 impl Pipeline {
@@ -182,6 +185,7 @@ impl Pipeline {
         let open = Arc::new(Open {
             client: server::connect(config, server::Reader::OfThisWorker)?,
             statements: Statements::default(),
+            is_over: AtomicBool::new(false),
         });
         *lane.open.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(open.clone());
         Ok(open)
@@ -199,16 +203,21 @@ impl std::fmt::Debug for Pipeline {
 impl Lane {
     fn live(&self) -> Option<Arc<Open>> {
         let open = self.open.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        open.as_ref().filter(|open| !open.client.is_closed()).cloned()
+        open.as_ref().filter(|open| open.is_usable()).cloned()
     }
 }
 
 impl Open {
+    fn is_usable(&self) -> bool {
+        !self.client.is_closed() && !self.is_over.load(Relaxed)
+    }
+
     /// Prepares the SQL, if it is new, and makes a call with it. Two fibers may both prepare it; the statement that is kept last stays.
     fn run<T, F>(&self, sql: &str, with: impl FnOnce(Statement) -> F) -> Result<T, Error>
     where
         F: Future<Output = Result<T, tokio_postgres::Error>>,
     {
+        copy::refuse(sql)?;
         let statement = match self.statements.get(sql) {
             Some(statement) => statement,
             None => {
@@ -218,7 +227,10 @@ impl Open {
             }
         };
         let done = osier::block_on(with(statement)).map_err(Error::from);
-        done.inspect_err(|error| self.statements.forget_if_stale(sql, error))
+        done.inspect_err(|error| {
+            self.statements.forget_if_stale(sql, error);
+            self.is_over.fetch_or(error.ends_the_session(), Relaxed);
+        })
     }
 }
 

@@ -27,6 +27,8 @@ pub(crate) struct Shared {
     /// Never held across a wait.
     idle: Mutex<Vec<Session>>,
     size: usize,
+    /// The runtime on which the pool was made.
+    runtime: osier::Handle,
 }
 
 impl Pool {
@@ -69,6 +71,7 @@ impl Pool {
             permits: Arc::new(Semaphore::new(size)),
             idle: Mutex::default(),
             size,
+            runtime: osier::Handle::current().expect("a pool is made on a runtime"),
         }));
         drop(pool.get()?);
         Ok(pool)
@@ -136,6 +139,10 @@ impl Shared {
         if !session.is_closed() {
             self.idle().push(session);
         }
+    }
+
+    pub(crate) fn runtime(&self) -> &osier::Handle {
+        &self.runtime
     }
 
     pub(crate) fn cancel(&self, client: &Client) {
