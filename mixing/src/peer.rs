@@ -20,6 +20,8 @@ const NOBODY: u32 = 65534;
 /// A running server; dropping it stops it.
 pub struct Peer {
     child: Child,
+    command: Command,
+    ready: fn(UnixStream) -> bool,
     socket: PathBuf,
     directory: Directory,
 }
@@ -76,7 +78,7 @@ impl Peer {
         mut command: Command,
         socket: PathBuf,
         directory: Directory,
-        ready: impl Fn(UnixStream) -> bool,
+        ready: fn(UnixStream) -> bool,
     ) -> Result<Peer, String> {
         let name = command.get_program().display().to_string();
         let log = fs::File::create(directory.0.join("log")).and_then(|log| Ok((log.try_clone()?, log)));
@@ -84,22 +86,51 @@ impl Peer {
         let spawned = command.stdin(Stdio::null()).stdout(out).stderr(err).spawn();
         let mut peer = Peer {
             child: spawned.map_err(|error| format!("{name}: {error}"))?,
+            command,
+            ready,
             socket,
             directory,
         };
+        peer.wait_until_ready();
+        Ok(peer)
+    }
+
+    fn wait_until_ready(&mut self) {
         // A minute in all: far more than either takes.
         for _ in 0..1200 {
-            if UnixStream::connect(&peer.socket).is_ok_and(&ready) {
-                return Ok(peer);
+            if UnixStream::connect(&self.socket).is_ok_and(self.ready) {
+                return;
             }
-            if !matches!(peer.child.try_wait(), Ok(None)) {
+            if !matches!(self.child.try_wait(), Ok(None)) {
                 break;
             }
             thread::sleep(Duration::from_millis(50));
         }
         // It is there and does not work: no reason to skip.
-        let log = fs::read_to_string(peer.directory.0.join("log")).unwrap_or_default();
-        panic!("{name} does not answer on {}: {log}", peer.socket.display());
+        let log = fs::read_to_string(self.directory.0.join("log")).unwrap_or_default();
+        let name = self.command.get_program().display();
+        panic!("{name} does not answer on {}: {log}", self.socket.display());
+    }
+
+    /// Stops the server and starts it again, on the same socket and with the same data.
+    ///
+    /// # Panics
+    ///
+    /// If it does not come back.
+    pub fn restart(&mut self) {
+        self.stop();
+        self.child = self.command.spawn().expect("it has been started before");
+        self.wait_until_ready();
+    }
+
+    fn stop(&mut self) {
+        // SIGINT: both end at once, and take their own children with them.
+        let pid = self.child.id().to_string();
+        let sent = Command::new("kill").args(["-INT", &pid]).status();
+        if !sent.is_ok_and(|status| status.success()) {
+            let _ = self.child.kill();
+        }
+        let _ = self.child.wait();
     }
 
     /// The Unix socket that it listens on.
@@ -115,13 +146,7 @@ impl Peer {
 
 impl Drop for Peer {
     fn drop(&mut self) {
-        // SIGINT: both end at once, and take their own children with them.
-        let pid = self.child.id().to_string();
-        let sent = Command::new("kill").args(["-INT", &pid]).status();
-        if !sent.is_ok_and(|status| status.success()) {
-            let _ = self.child.kill();
-        }
-        let _ = self.child.wait();
+        self.stop();
     }
 }
 

@@ -1,5 +1,6 @@
 //! The pool against a real PostgreSQL, which is started once. Without one the test prints why it is skipped.
 
+mod stress;
 
 use std::io::Read;
 use std::sync::Arc;
