@@ -219,6 +219,7 @@ pub struct Step<'i> {
 
 /// Why the bytes of the backend are not FastCGI 1.0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Malformed {
     /// A record has another version. The backend may not speak FastCGI at all.
     Version(u8),

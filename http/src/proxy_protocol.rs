@@ -67,6 +67,7 @@ pub enum Addresses<'i> {
 
 /// Why the bytes are refused. The server must close the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Malformed {
     /// The bytes do not begin with the signature of either version.
     Signature,

@@ -161,7 +161,7 @@
 //
 // | module | contents |
 // |---|---|
-// | `listen` | addresses and listening sockets |
+// | `listen`, `invalid` | addresses and listening sockets; the error of a setting |
 // | `conn` | a connection: its rest without a stack, its output buffer, its upgrade after a 101; lines for the operator, request ids |
 // | `body` | the body of a request, the body of a response |
 // | `request`, `response` | the input and the result of a handler: fields, cookies, forms, typed extraction |
@@ -194,6 +194,7 @@ pub mod fastcgi;
 pub mod fibers;
 #[cfg(feature = "files")]
 pub mod files;
+mod invalid;
 mod listen;
 #[cfg(feature = "proxy")]
 pub mod proxy;
@@ -231,11 +232,12 @@ pub use conn::upgrade::{Session, Upgraded};
 #[cfg(feature = "cookies")]
 pub use cookie;
 pub use http;
+pub use invalid::InvalidSetting;
 pub use listen::{Address, Listener, Sockets};
 pub use osier::net::Stream;
 #[cfg(feature = "h2")]
 pub use osier_http::h2::Limits as Http2Limits;
-pub use osier_http::{Limits, Reject, path, percent_decode};
+pub use osier_http::{Headers, Limits, Reject, path, percent_decode};
 #[cfg(feature = "tls")]
 pub use osier_tls as tls;
 pub use request::Request;

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use osier::net::{Stream, TcpListener, TcpStream, UnixListener, UnixStream};
 
-use crate::lock;
+use crate::{InvalidSetting, lock};
 
 /// How long the kernel keeps a new connection whose client sends nothing: the shortest time that Linux knows.
 const SILENCE: Duration = Duration::from_secs(1);
@@ -77,21 +77,23 @@ impl Address {
 }
 
 impl FromStr for Address {
-    type Err = String;
+    type Err = InvalidSetting;
 
-    fn from_str(text: &str) -> Result<Address, String> {
+    fn from_str(text: &str) -> Result<Address, InvalidSetting> {
         if let Some(path) = text.strip_prefix("unix:") {
             return match path {
-                "" => Err("unix: lacks a path; write unix:/path/of/the/socket".into()),
+                "" => Err(InvalidSetting::new(
+                    "unix: lacks a path; write unix:/path/of/the/socket",
+                )),
                 path => Ok(Address::Unix(path.into())),
             };
         }
         let (host, port) = text.rsplit_once(':').unwrap_or((text, ""));
         let bracketed = host.starts_with('[') && host.ends_with(']') && host.len() > 2;
         if host.is_empty() || port.parse::<u16>().is_err() || (host.contains(':') && !bracketed) {
-            return Err(format!(
+            return Err(InvalidSetting::new(format!(
                 "{text:?} is not an address; write HOST:PORT, [IPV6]:PORT or unix:/path"
-            ));
+            )));
         }
         Ok(Address::Tcp(text.into()))
     }

@@ -72,9 +72,9 @@ pub use crate::worker::packed::PackedAddr;
 pub use addr::ToSocketAddrs;
 pub use any::Stream;
 pub use inherited::{Inherited, inherited};
-pub use tcp::{Incoming, TcpListener, TcpStream};
+pub use tcp::{Incoming, IncomingAsync, TcpListener, TcpStream};
 #[cfg(feature = "datagrams")]
 pub use udp::UdpSocket;
 #[cfg(feature = "datagrams")]
 pub use unix::UnixDatagram;
-pub use unix::{UnixIncoming, UnixListener, UnixSocketAddr, UnixStream};
+pub use unix::{UnixIncoming, UnixIncomingAsync, UnixListener, UnixSocketAddr, UnixStream};

@@ -119,10 +119,10 @@ impl fmt::Display for Schedule {
 }
 
 impl FromStr for Schedule {
-    type Err = String;
+    type Err = InvalidSchedule;
 
-    fn from_str(text: &str) -> Result<Schedule, String> {
-        let wrong = |_| format!("{text:?} is not a schedule: write SEED or SEED/CHOICE,CHOICE");
+    fn from_str(text: &str) -> Result<Schedule, InvalidSchedule> {
+        let wrong = |_| InvalidSchedule(text.to_owned());
         let (seed, kept) = match text.split_once('/') {
             None => (text, None),
             Some((seed, kept)) => (seed, Some(kept)),
@@ -140,6 +140,18 @@ impl FromStr for Schedule {
         Ok(Schedule { seed, plan })
     }
 }
+
+/// A text that is no [`Schedule`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InvalidSchedule(String);
+
+impl fmt::Display for InvalidSchedule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} is not a schedule: write SEED or SEED/CHOICE,CHOICE", self.0)
+    }
+}
+
+impl std::error::Error for InvalidSchedule {}
 
 /// The choices that a run makes.
 pub(crate) struct Choices {
@@ -243,7 +255,10 @@ mod tests {
             assert_eq!(text.parse::<Schedule>().unwrap().to_string(), text);
         }
         for text in ["", "x", "5/x", "5/1,,2", "-1"] {
-            assert!(text.parse::<Schedule>().unwrap_err().contains("SEED"), "{text}");
+            assert!(
+                text.parse::<Schedule>().unwrap_err().to_string().contains("SEED"),
+                "{text}"
+            );
         }
     }
 }

@@ -107,7 +107,7 @@ use net::Net;
 use trace::Trace;
 use world::{Failure, Plan, Shared};
 
-pub use choices::Schedule;
+pub use choices::{InvalidSchedule, Schedule};
 pub use fault::{Faults, Link};
 pub use shrink::Shrunk;
 pub use world::{Host, HostOptions, Outcome, World};

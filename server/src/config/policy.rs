@@ -337,8 +337,8 @@ fn compress(section: &Section<'_>) -> Setting<compress::Options> {
         |table, mut options| {
             options.min = table.size("min").unwrap_or(options.min);
             let codings = table.parsed_list("codings", |text| {
-                let known = Coding::ALL.into_iter().find(|coding| coding.token() == text);
-                known.ok_or("choose among \"zstd\", \"br\" and \"gzip\"")
+                let known = Coding::ALL.iter().find(|coding| coding.token() == text);
+                known.copied().ok_or("choose among \"zstd\", \"br\" and \"gzip\"")
             });
             if let Some(codings) = codings {
                 options.codings = values(Some(codings));

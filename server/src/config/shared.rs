@@ -31,7 +31,7 @@ pub fn read(section: Section<'_>) -> Option<Shared> {
     if let Some((path, key)) = &key {
         let source = section.source();
         if let Err(why) = CookieKeys::new(&[key]) {
-            let why = why.replace("a secret for cookies", "the file");
+            let why = why.to_string().replace("a secret for cookies", "the file");
             source.problem(&path.span, format!("'key': {why} random bytes"));
         }
         if let Some(why) = crate::certificates::inspect::permissions(&path.value) {

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::io;
 
+use osier_web::InvalidSetting;
+
 /// Why something is refused or cannot be opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reason {
@@ -60,6 +62,12 @@ impl fmt::Display for Reason {
 impl From<String> for Reason {
     fn from(text: String) -> Reason {
         Reason { text, is_denied: false }
+    }
+}
+
+impl From<InvalidSetting> for Reason {
+    fn from(invalid: InvalidSetting) -> Reason {
+        String::from(invalid).into()
     }
 }
 

@@ -81,7 +81,7 @@ impl Upgrading {
         let upgrade = sites.process.upgrade.clone();
         let fiber = osier::fiber::Builder::new().name("upgrade");
         drop(fiber.spawn(move || {
-            let prepared = upgrade.start(&program);
+            let prepared = upgrade.start(&program).map_err(String::from);
             *lock(&outcome) = Outcome::Prepared(prepared);
             requests.add(Asked::Prepared);
         }));
@@ -125,7 +125,7 @@ impl Upgrading {
             if serves && done.is_err() {
                 notify.main_process(std::process::id());
             }
-            *lock(&outcome) = Outcome::HandedOver(done);
+            *lock(&outcome) = Outcome::HandedOver(done.map_err(String::from));
             requests.add(Asked::HandedOver);
         }));
         Ok(())

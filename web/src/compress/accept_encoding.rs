@@ -6,8 +6,11 @@
 
 use std::str::FromStr;
 
+use crate::InvalidSetting;
+
 /// A content coding that the server produces, or finds on disk.
 #[derive(Debug, PartialEq, Eq, Clone, Copy, Hash)]
+#[non_exhaustive]
 pub enum Coding {
     /// Brotli, `.br`.
     Brotli,
@@ -19,8 +22,10 @@ pub enum Coding {
 
 impl Coding {
     /// All codings, the densest first.
-    // A variant's value is its position here, and the index into arrays of codings.
-    pub const ALL: [Coding; 3] = [Coding::Brotli, Coding::Zstd, Coding::Gzip];
+    pub const ALL: &[Coding] = &Coding::EACH;
+
+    /// The same. A variant's value is its position here, and the index into arrays of codings.
+    pub(crate) const EACH: [Coding; 3] = [Coding::Brotli, Coding::Zstd, Coding::Gzip];
 
     /// The file name suffix of this coding.
     pub fn suffix(self) -> &'static str {
@@ -46,17 +51,18 @@ impl Coding {
             name.eq_ignore_ascii_case(coding.token().as_bytes())
                 || (*coding == Coding::Gzip && name.eq_ignore_ascii_case(b"x-gzip"))
         };
-        Coding::ALL.into_iter().find(is_named)
+        Coding::EACH.into_iter().find(is_named)
     }
 }
 
 /// Parses the name in Content-Encoding: `gzip`, `br` or `zstd`.
 impl FromStr for Coding {
-    type Err = String;
+    type Err = InvalidSetting;
 
-    fn from_str(name: &str) -> Result<Coding, String> {
-        let found = Coding::ALL.into_iter().find(|coding| coding.token() == name);
-        found.ok_or_else(|| format!("unknown content coding {name:?}: use gzip, br or zstd"))
+    fn from_str(name: &str) -> Result<Coding, InvalidSetting> {
+        let found = Coding::EACH.into_iter().find(|coding| coding.token() == name);
+        let unknown = || InvalidSetting::new(format!("unknown content coding {name:?}: use gzip, br or zstd"));
+        found.ok_or_else(unknown)
     }
 }
 
@@ -162,7 +168,7 @@ mod tests {
     use Choice::{Encoded, Identity, Nothing};
     use Coding::{Brotli, Gzip, Zstd};
 
-    const ALL: &[Coding] = &Coding::ALL;
+    const ALL: &[Coding] = Coding::ALL;
     const NONE: &[Coding] = &[];
 
     #[test]
@@ -213,9 +219,9 @@ mod tests {
 
     #[test]
     fn lines_add_up() {
-        assert_eq!(choose(std::iter::empty(), Coding::ALL), Identity);
+        assert_eq!(choose(std::iter::empty(), Coding::EACH), Identity);
         assert_eq!(
-            choose([&b"gzip;q=0.2"[..], b"zstd"].into_iter(), Coding::ALL),
+            choose([&b"gzip;q=0.2"[..], b"zstd"].into_iter(), Coding::EACH),
             Encoded(Zstd)
         );
     }

@@ -229,7 +229,7 @@ mod tests {
     #[test]
     fn what_is_encoded_decodes_and_is_smaller() {
         let text = "the same words again and again, ".repeat(2000);
-        for coding in Coding::ALL {
+        for coding in Coding::EACH {
             for effort in [Effort::Once, Effort::Long, Effort::Kept] {
                 for bytes in [&b""[..], b"x", text.as_bytes()] {
                     let encoded = Encoder::whole(coding, effort, bytes).unwrap();
@@ -247,7 +247,7 @@ mod tests {
             Account::COMPRESSION.held()
         };
         let text = "the same words again and again, ".repeat(2000);
-        for coding in Coding::ALL {
+        for coding in Coding::EACH {
             let before = held();
             let encoders: Vec<_> = (0..40)
                 .map(|_| {
@@ -268,7 +268,7 @@ mod tests {
     #[test]
     fn a_slice_ends_when_its_time_is_over() {
         let text = "the same words again and again, ".repeat(6000);
-        for coding in Coding::ALL {
+        for coding in Coding::EACH {
             let mut encoder = Encoder::new(coding, Effort::Once, None).unwrap();
             let mut from = 0;
             for _ in 0..3 {
@@ -286,7 +286,7 @@ mod tests {
     #[test]
     fn after_a_flush_all_of_it_can_be_read() {
         use std::io::Read;
-        for coding in Coding::ALL {
+        for coding in Coding::EACH {
             let mut encoder = Encoder::new(coding, Effort::Once, None).unwrap();
             encoder.write_all(b"first").unwrap();
             encoder.flush().unwrap();

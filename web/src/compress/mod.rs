@@ -366,7 +366,7 @@ mod tests {
             match coding {
                 None => assert_eq!(bytes, plain.as_bytes()),
                 Some(name) => {
-                    let coding = Coding::ALL.into_iter().find(|coding| coding.token() == name).unwrap();
+                    let coding = Coding::EACH.into_iter().find(|coding| coding.token() == name).unwrap();
                     assert_eq!(decode(coding, bytes).unwrap(), plain.as_bytes());
                 }
             }
@@ -433,7 +433,7 @@ mod tests {
         assert!(
             "deflate"
                 .parse::<Coding>()
-                .is_err_and(|error| error.contains("gzip, br or zstd"))
+                .is_err_and(|error| error.to_string().contains("gzip, br or zstd"))
         );
     }
 

@@ -10,6 +10,7 @@ use crate::lock;
 
 /// Which symbolic links are followed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Symlinks {
     /// Links that end inside the folder, relative and absolute ones.
     #[default]

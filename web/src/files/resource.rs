@@ -109,7 +109,7 @@ pub fn load(
         .map(|identity| identity.modified)
         .max();
     let mut encoded = [None, None, None];
-    for ((variant, sibling), coding) in encoded.iter_mut().zip(siblings).zip(Coding::ALL) {
+    for ((variant, sibling), coding) in encoded.iter_mut().zip(siblings).zip(Coding::EACH) {
         if let Some((file, identity)) = sibling {
             *variant = Some(Variant::of(file, identity, access, &mime, Some(coding), varies, now)?);
         }
@@ -134,7 +134,7 @@ type Siblings = [Option<(File, Identity)>; 3];
 /// Opens the siblings that are not older than the file.
 fn find_siblings(root: &Root, name: &[u8], access: Access, identity: &Identity) -> io::Result<Siblings> {
     let mut siblings = Siblings::default();
-    for (sibling, coding) in siblings.iter_mut().zip(Coding::ALL) {
+    for (sibling, coding) in siblings.iter_mut().zip(Coding::EACH) {
         let name = [name, coding.suffix().as_bytes()].concat();
         *sibling = match find(root, &name, access) {
             Ok(Found::File(file, theirs)) if !theirs.older_than(identity) => Some((file, theirs)),
@@ -199,8 +199,8 @@ impl Resource {
     /// group is in the order of [`Coding::ALL`], the denser first.
     pub fn offered(&self, made: &[Coding]) -> impl Iterator<Item = Coding> {
         let lies_there = |coding: &Coding| self.encoded[*coding as usize].is_some();
-        let siblings = Coding::ALL.into_iter().filter(lies_there);
-        let made = Coding::ALL
+        let siblings = Coding::EACH.into_iter().filter(lies_there);
+        let made = Coding::EACH
             .into_iter()
             .filter(move |coding| self.is_encodable && made.contains(coding) && !lies_there(coding));
         siblings.chain(made)

@@ -7,7 +7,7 @@ use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::connection::{Connection, Tls};
-pub use super::resp::Reply;
+pub use super::resp::{Refused, Reply};
 use crate::Address;
 
 /// The most idle connections that are kept.

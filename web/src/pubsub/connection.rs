@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use osier::net::Stream;
 
 use super::Outbound;
-use super::resp::{self, Reply};
+use super::resp::{self, Refused, Reply};
 use crate::Address;
 #[cfg(feature = "tls")]
 use crate::conn::secured::Secured;
@@ -88,7 +88,7 @@ impl Connection {
     fn ask(&mut self, command: &[&[u8]], secret: Option<&str>) -> io::Result<()> {
         let replies = self.call(&[command])?;
         let accepted = replies.into_iter().try_for_each(|reply| reply.accepted().map(drop));
-        accepted.map_err(|said| match secret.filter(|secret| !secret.is_empty()) {
+        accepted.map_err(|Refused(said)| match secret.filter(|secret| !secret.is_empty()) {
             Some(secret) => io::Error::other(said.replace(secret, "***")),
             None => io::Error::other(said),
         })
@@ -126,7 +126,7 @@ impl Connection {
                 Err(error) => return (refused, written.and(Err(error))),
             };
             let message = batch.pop_front();
-            if let (Err(error), Some(message)) = (reply.accepted(), message) {
+            if let (Err(Refused(error)), Some(message)) = (reply.accepted(), message) {
                 refused.push((message, error));
             }
         }

@@ -68,7 +68,7 @@ mod publisher;
 pub(crate) mod resp;
 mod wire;
 
-pub use client::{Client, Reply};
+pub use client::{Client, Refused, Reply};
 use connection::{Connection, LONGEST_WAIT, Outage, PATIENCE, Tls};
 pub use payload::Payload;
 use wire::Received;

@@ -4,6 +4,7 @@
 //! lines that end in CRLF. Every length that the broker sends has a bound, and so have all lengths of a reply together. Memory grows with the
 //! bytes that arrive.
 
+use std::fmt;
 use std::io::{self, BufRead, Read};
 
 /// Maximum bytes of a line: a number, a status, an error.
@@ -40,13 +41,25 @@ impl Reply {
     /// # Errors
     ///
     /// The text of an error reply.
-    pub fn accepted(self) -> Result<Reply, String> {
+    pub fn accepted(self) -> Result<Reply, Refused> {
         match self {
-            Reply::Error(text) => Err(text),
+            Reply::Error(text) => Err(Refused(text)),
             reply => Ok(reply),
         }
     }
 }
+
+/// A command that Redis has refused: the text of its error reply.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refused(pub(super) String);
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Refused {}
 
 /// Appends a command to `bytes`.
 pub(super) fn encode(bytes: &mut Vec<u8>, words: &[&[u8]]) {

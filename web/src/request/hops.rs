@@ -10,6 +10,7 @@ use crate::conn::ignoring_case::begins;
 
 /// The field in which trusted proxies name the client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum ForwardedBy {
     /// `X-Forwarded-For`, with `X-Forwarded-Proto`.
     #[default]

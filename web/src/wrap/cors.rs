@@ -34,7 +34,7 @@ use std::time::Duration;
 
 use http::StatusCode;
 
-use crate::{Next, Request, Response};
+use crate::{InvalidSetting, Next, Request, Response};
 
 /// The rights of other origins: none by default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -84,10 +84,12 @@ impl Cors {
     /// # Errors
     ///
     /// One line: every origin is allowed, with credentials.
-    pub fn new(settings: &Options) -> Result<Cors, String> {
+    pub fn new(settings: &Options) -> Result<Cors, InvalidSetting> {
         let any = settings.origins.iter().any(|origin| origin == "*");
         if any && settings.credentials {
-            return Err("cors: credentials need named origins: browsers refuse \"*\" with them".into());
+            return Err(InvalidSetting::new(
+                "cors: credentials need named origins: browsers refuse \"*\" with them",
+            ));
         }
         let mut methods: Vec<String> = ["GET", "HEAD", "POST"].map(String::from).into();
         methods.extend(

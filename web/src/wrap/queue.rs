@@ -7,7 +7,8 @@
 //!
 //! let options = Options {
 //!     running: 10,
-//!     wait: Duration::from_millis(200),
+//!     wait: Duration::from_millis(500),
+//!     ..Options::default()
 //! };
 //! let client = Client::new(Router::new().get("/", |_| "hello\n").wrap(Queue::new(&options).wrap()));
 //! assert_eq!(client.get("/").send().text(), "hello\n");
@@ -42,13 +43,22 @@ use crate::{Answer, Next, Request, Response};
 /// The divisor of the budget under overload.
 const SHORT: u32 = 10;
 
-/// The settings of a [`Queue`].
+/// The settings of a [`Queue`]. By default 100 requests run, and others wait for 200 ms. Set what the handler can bear.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
     /// Requests that run at once, at least 1.
     pub running: u32,
     /// The budget: the longest time that a request waits for its turn.
     pub wait: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            running: 100,
+            wait: Duration::from_millis(200),
+        }
+    }
 }
 
 /// The requests that run, and the line of those that wait.

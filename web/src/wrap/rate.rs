@@ -9,7 +9,7 @@
 //!     requests: 10,
 //!     per: Duration::from_secs(1),
 //!     burst: 1,
-//!     concurrent: None,
+//!     ..Options::default()
 //! };
 //! let client = Client::new(Router::new().get("/", |_| "hello\n").wrap(Rate::new(&options).wrap()));
 //! assert_eq!(client.get("/").send().status(), 200);
@@ -45,7 +45,7 @@ const SHARDS: usize = 16;
 /// The most clients in one shard. All shards together hold 65,536, about 3 MB.
 const SHARD_MAX: usize = 4096;
 
-/// How much a client may ask for.
+/// How much a client may ask for. By default ten requests in each second, all at once after a quiet time, and any number in flight.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
     /// Requests in each `per`, at least 1.
@@ -56,6 +56,17 @@ pub struct Options {
     pub burst: u32,
     /// In-flight requests and upgraded connections of a client at the same time, at least 1. `None` for any number.
     pub concurrent: Option<u32>,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            requests: 10,
+            per: Duration::from_secs(1),
+            burst: 10,
+            concurrent: None,
+        }
+    }
 }
 
 /// The buckets of all clients.

@@ -77,6 +77,7 @@ impl From<Failure> for io::Error {
 /// The origins that may open a WebSocket. Browsers send the origin of the page in the `Origin`
 /// field. Other programs may omit it; a handshake without it is always allowed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Origins {
     /// The origin's host must equal the host that the request is addressed to.
     #[default]

@@ -83,6 +83,7 @@
 
 #![cfg_attr(not(target_os = "linux"), allow(dead_code))]
 
+mod error;
 mod new;
 mod old;
 mod part;
@@ -120,6 +121,7 @@ use crate::upstream::ticket::Ticket;
 use crate::upstream::{Upstream, WeakUpstream};
 
 pub use crate::conn::handover::record::Saved;
+pub use error::Error;
 pub use old::{Program, Successor};
 pub use part::{Link, Part};
 

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use osier::JoinHandle;
 
+use super::error::Error;
 use super::new::{VARIABLE, adopt, hello};
 use super::part::{Link, Part};
 use super::{CLOSED, ELDERS, Item, Items, LISTENERS, Registered, Upgrade};
@@ -187,7 +188,7 @@ impl Upgrade {
     /// # Cancellation
     ///
     /// Unwinds as [`start`](Upgrade::start) and [`hand_over`](Successor::hand_over) do.
-    pub fn run(&self, program: &Program) -> Result<(), String> {
+    pub fn run(&self, program: &Program) -> Result<(), Error> {
         self.start(program)?.hand_over(|| ())
     }
 
@@ -205,7 +206,7 @@ impl Upgrade {
     /// # Cancellation
     ///
     /// Unwinds, and ends the new process. This process serves as before.
-    pub fn start(&self, program: &Program) -> Result<Successor, String> {
+    pub fn start(&self, program: &Program) -> Result<Successor, Error> {
         self.start_by(program, |theirs| osier::unblock(program.spawn(theirs)).map(Some))
     }
 
@@ -214,15 +215,19 @@ impl Upgrade {
         &self,
         program: &Program,
         spawn: impl FnOnce(UnixStream) -> io::Result<Option<Child>>,
-    ) -> Result<Successor, String> {
+    ) -> Result<Successor, Error> {
         if !self.serves() {
-            return Err("this process has not taken over from the one before it yet; try again".into());
+            return Err(Error::new(
+                "this process has not taken over from the one before it yet; try again",
+            ));
         }
         if std::process::id() == 1 {
-            return Err("this is process 1, and the container ends with it: start another container".into());
+            return Err(Error::new(
+                "this is process 1, and the container ends with it: start another container",
+            ));
         }
         if !self.begin() {
-            return Err("another upgrade is under way".into());
+            return Err(Error::new("another upgrade is under way"));
         }
         // From here on, the drop of the successor ends the upgrade.
         let mut successor = Successor {
@@ -236,7 +241,7 @@ impl Upgrade {
             drain: program.drain,
             ending: program.ending,
         };
-        let cannot = |error: io::Error| format!("cannot start '{}': {error}", program.path.display());
+        let cannot = |error: io::Error| Error::new(format!("cannot start '{}': {error}", program.path.display()));
         let (ours, theirs) = UnixStream::pair().map_err(cannot)?;
         let (sending, receiving) = channel::open(ours).map_err(cannot)?;
         successor.child = spawn(theirs).map_err(cannot)?;
@@ -246,9 +251,9 @@ impl Upgrade {
             Ok(Some(servers)) => successor.servers = servers,
             Ok(None) => {
                 let (path, seconds) = (program.path.display(), program.patience.as_secs_f64());
-                return Err(format!("'{path}' was not ready within {seconds} s"));
+                return Err(Error::new(format!("'{path}' was not ready within {seconds} s")));
             }
-            Err(why) => return Err(successor.why_ended(&program.path, why)),
+            Err(why) => return Err(Error::new(successor.why_ended(&program.path, why))),
         }
         Ok(successor)
     }
@@ -321,9 +326,9 @@ impl Successor {
     ///
     /// The new process does not serve, or has ended meanwhile. This process then serves as before. If the new process has served, the
     /// servers that it did not have are over, but for those that were [kept](Successor::keep).
-    pub fn hand_over(mut self, serving: impl FnOnce()) -> Result<(), String> {
+    pub fn hand_over(mut self, serving: impl FnOnce()) -> Result<(), Error> {
         let (dialog, upgrade) = (Arc::clone(&self.dialog), self.upgrade.clone());
-        wait_for_predecessor(&upgrade)?;
+        wait_for_predecessor(&upgrade).map_err(Error::new)?;
         let parts: Vec<(Link, Arc<dyn Part>)> = upgrade
             .parts()
             .into_iter()
@@ -338,7 +343,7 @@ impl Successor {
             Err(why) => Some(format!("the new process did not serve: {why}")),
         } {
             parts.iter().for_each(|(_, part)| part.alone());
-            return Err(why);
+            return Err(Error::new(why));
         }
         let child = self.child.take();
         let servers = upgrade.servers();
@@ -361,7 +366,9 @@ impl Successor {
             Err(why) if self.has_ended(child) => {
                 self.serve_again(&servers);
                 parts.iter().for_each(|(_, part)| part.alone());
-                return Err(format!("the new process has failed, and this one serves again: {why}"));
+                return Err(Error::new(format!(
+                    "the new process has failed, and this one serves again: {why}"
+                )));
             }
             Err(why) => {
                 self.keep_the_rest(&servers);
@@ -747,11 +754,11 @@ mod tests {
         let program = outliving(&format!("echo $$ > {}; exec 0<&-", id.display()));
         osier::run(move || {
             let upgrade = Upgrade::made(None);
-            let why = upgrade.start(&program).unwrap_err();
+            let why = upgrade.start(&program).unwrap_err().to_string();
             assert_eq!(why, "'/bin/sh' has closed the connection to this process");
             let id = std::fs::read_to_string(id).unwrap();
             assert!(!lives(id.trim().parse().unwrap()));
-            let next = upgrade.start(&Program::new("/none")).unwrap_err();
+            let next = upgrade.start(&Program::new("/none")).unwrap_err().to_string();
             assert!(next.contains("cannot start"), "{next}");
         });
     }
@@ -869,10 +876,13 @@ mod tests {
             let upgrade = Upgrade::made(None);
             let successor = upgrade.start_by(&Program::new("/none"), spawn).unwrap();
             let asked = osier::time::now();
-            let why = successor.hand_over(|| panic!("it does not serve")).unwrap_err();
+            let why = successor
+                .hand_over(|| panic!("it does not serve"))
+                .unwrap_err()
+                .to_string();
             assert_eq!(why, "the new process did not serve within 10s");
             assert!(since(asked) >= ANSWER && since(asked) < 2 * ANSWER);
-            let next = upgrade.start(&Program::new("/none")).unwrap_err();
+            let next = upgrade.start(&Program::new("/none")).unwrap_err().to_string();
             assert!(next.contains("cannot start"), "{next}");
         });
     }

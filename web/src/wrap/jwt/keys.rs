@@ -8,6 +8,7 @@ use std::fmt;
 use ring::{hmac, signature};
 use serde_json::Value;
 
+use crate::InvalidSetting;
 use crate::request::base64;
 
 /// The most keys that are read.
@@ -105,7 +106,11 @@ impl Keys {
     /// # Errors
     ///
     /// One line: what is wrong, or that there is no usable key.
-    pub fn parse(text: &str) -> Result<Keys, String> {
+    pub fn parse(text: &str) -> Result<Keys, InvalidSetting> {
+        Keys::read(text).map_err(InvalidSetting::new)
+    }
+
+    fn read(text: &str) -> Result<Keys, String> {
         let (keys, skipped) = match text.trim_start().starts_with('{') {
             true => jwk_set(text)?,
             false => (pem(text)?, Vec::new()),
@@ -131,9 +136,9 @@ impl Keys {
     /// # Errors
     ///
     /// One line: a secret of less than 32 bytes (RFC 7518 section 3.2).
-    pub fn secret(secret: &[u8]) -> Result<Keys, String> {
+    pub fn secret(secret: &[u8]) -> Result<Keys, InvalidSetting> {
         Ok(Keys {
-            keys: vec![oct(secret.to_vec())?],
+            keys: vec![oct(secret.to_vec()).map_err(InvalidSetting::new)?],
             skipped: Vec::new(),
         })
     }
@@ -450,7 +455,7 @@ mod tests {
             format!(r#"{{"keys":[{}]}}"#, vec![key; count].join(","))
         };
         assert!(Keys::parse(&set(TRIED_MAX, "")).is_ok());
-        let error = Keys::parse(&set(TRIED_MAX + 1, "")).unwrap_err();
+        let error = Keys::parse(&set(TRIED_MAX + 1, "")).unwrap_err().to_string();
         assert!(error.starts_with("9 keys have no id"), "{error}");
         assert!(Keys::parse(&set(TRIED_MAX + 1, r#""kid":"a","#)).is_ok());
     }
@@ -468,7 +473,7 @@ mod tests {
             "key 4: 'kty' is missing",
         ];
         assert_eq!(keys.skipped(), expected);
-        let error = set(&[&short]).unwrap_err();
+        let error = set(&[&short]).unwrap_err().to_string();
         assert_eq!(
             error,
             "there is no key that can verify a token: key 1: an RSA key has 1032 bits, it needs 2048 to 8192"

@@ -73,7 +73,7 @@ use http::StatusCode;
 pub use self::keys::{Algorithm, Keys};
 pub use self::token::{Claims, Invalid};
 use crate::request::changes::check_added;
-use crate::{Next, Request, Response};
+use crate::{InvalidSetting, Next, Request, Response};
 
 /// The most tokens of one request. Each costs a signature check.
 const TOKENS_MAX: usize = 4;
@@ -148,16 +148,17 @@ impl Jwt {
     ///
     /// One line: a realm or a field name that cannot be sent. A field that frames a message, Host, Expect and Upgrade cannot be
     /// passed, in any spelling.
-    pub fn with(keys: Keys, options: Options) -> Result<Jwt, String> {
+    pub fn with(keys: Keys, options: Options) -> Result<Jwt, InvalidSetting> {
         let mut challenge = "Bearer".to_owned();
         if let Some(realm) = &options.realm {
             if realm.contains(|c: char| c.is_control() || c == '"' || c == '\\') {
-                return Err(format!("the realm {realm:?} cannot be quoted"));
+                return Err(InvalidSetting::new(format!("the realm {realm:?} cannot be quoted")));
             }
             challenge = format!("Bearer realm=\"{realm}\"");
         }
         for (_, field) in &options.pass {
-            check_added(field).map_err(|error| format!("a claim cannot be passed in {field:?}: {error}"))?;
+            let cannot = |error| InvalidSetting::new(format!("a claim cannot be passed in {field:?}: {error}"));
+            check_added(field).map_err(cannot)?;
         }
         Ok(Jwt {
             passed: options.pass.iter().map(|(_, field)| field.clone()).collect(),

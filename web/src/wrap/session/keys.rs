@@ -16,7 +16,7 @@ use ring::{hkdf, hmac};
 use cookie::Cookie;
 
 use crate::request::base64;
-use crate::{Request, Response};
+use crate::{InvalidSetting, Request, Response};
 
 /// The least bytes of a secret.
 const SECRET_MIN: usize = 32;
@@ -63,12 +63,12 @@ impl CookieKeys {
     /// # Errors
     ///
     /// One line: no secret, more than eight, or one of less than 32 bytes.
-    pub fn new(secrets: &[impl AsRef<[u8]>]) -> Result<CookieKeys, String> {
+    pub fn new(secrets: &[impl AsRef<[u8]>]) -> Result<CookieKeys, InvalidSetting> {
         if !(1..=SECRETS_MAX).contains(&secrets.len()) {
-            return Err(format!(
+            return Err(InvalidSetting::new(format!(
                 "there are {} secrets for cookies: give it 1 to {SECRETS_MAX}",
                 secrets.len()
-            ));
+            )));
         }
         let pair = |secret: &[u8]| match secret.len() {
             SECRET_MIN.. => Ok(Pair {
@@ -77,9 +77,11 @@ impl CookieKeys {
                     UnboundKey::new(&CHACHA20_POLY1305, &derive(secret, b"cookie encryption")).expect("32 bytes"),
                 ),
             }),
-            count => Err(format!("a secret for cookies has {count} bytes, it needs {SECRET_MIN}")),
+            count => Err(InvalidSetting::new(format!(
+                "a secret for cookies has {count} bytes, it needs {SECRET_MIN}"
+            ))),
         };
-        let pairs: Result<Vec<Pair>, String> = secrets.iter().map(|secret| pair(secret.as_ref())).collect();
+        let pairs: Result<Vec<Pair>, InvalidSetting> = secrets.iter().map(|secret| pair(secret.as_ref())).collect();
         pairs.map(CookieKeys)
     }
 
