@@ -14,6 +14,7 @@ use tokio_postgres::{Client, GenericClient, Row, Statement};
 use crate::copy;
 use crate::error::Error;
 use crate::pool::Shared;
+use crate::server::Reading;
 use crate::statements::Statements;
 
 /// The server has this long to cancel a query that was given up, before another connection takes the place of its own.
@@ -22,6 +23,7 @@ const CANCEL_WITHIN: Duration = Duration::from_secs(5);
 /// A client and the statements that it has prepared.
 pub(crate) struct Session {
     client: Client,
+    reading: Reading,
     statements: Statements,
     calls: Calls,
 }
@@ -36,9 +38,10 @@ struct Calls {
 }
 
 impl Session {
-    pub(crate) fn new(client: Client) -> Session {
+    pub(crate) fn new((client, reading): (Client, Reading)) -> Session {
         Session {
             client,
+            reading,
             statements: Statements::default(),
             calls: Calls::default(),
         }
@@ -46,6 +49,11 @@ impl Session {
 
     pub(crate) fn is_closed(&self) -> bool {
         self.client.is_closed()
+    }
+
+    /// Closes the connection, also one on which a call waits for ever: without its client, the task waits for the end of that call.
+    fn close(self) {
+        drop(osier::block_on(self.reading.cancel()));
     }
 }
 
@@ -206,6 +214,7 @@ impl Connection {
             client,
             statements,
             calls,
+            ..
         } = self.session.as_mut().expect("it is not being dropped");
         calls.has_failed.set(false);
         Ok(Transaction {
@@ -264,6 +273,7 @@ impl Connection {
             client,
             statements,
             calls,
+            ..
         } = self.session();
         Caller {
             client,
@@ -284,7 +294,8 @@ impl Drop for Connection {
         let cancel = move || {
             // A server that takes longer is waited for no more.
             let _ = osier::timeout(CANCEL_WITHIN, || pool.cancel(&session.client));
-            drop((session, permit));
+            session.close();
+            drop(permit);
         };
         match osier::Handle::current() {
             Some(_) => drop(osier::fiber::Builder::new().name("postgres cancel").spawn(cancel)),

@@ -10,8 +10,8 @@
 //! as workers.
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex as StdMutex};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex as StdMutex, MutexGuard};
 
 use osier::sync::Mutex;
 use tokio_postgres::types::ToSql;
@@ -19,7 +19,7 @@ use tokio_postgres::{Client, Config, Row, Statement};
 
 use crate::copy;
 use crate::error::Error;
-use crate::server;
+use crate::server::{self, Reading};
 use crate::statements::Statements;
 
 /// A few connections that many fibers use at once, for single statements. Clones are the same connections.
@@ -66,8 +66,8 @@ struct Lane {
 struct Open {
     client: Client,
     statements: Statements,
-    /// Whether the connection can have no further statement, although it may still be open.
-    is_over: AtomicBool,
+    /// `None` once the connection can have no further statement.
+    reading: StdMutex<Option<Reading>>,
 }
 
 impl Pipeline {
@@ -182,10 +182,11 @@ impl Pipeline {
         if let Some(open) = lane.live() {
             return Ok(open);
         }
+        let (client, reading) = server::connect(config, server::Reader::OfThisWorker)?;
         let open = Arc::new(Open {
-            client: server::connect(config, server::Reader::OfThisWorker)?,
+            client,
             statements: Statements::default(),
-            is_over: AtomicBool::new(false),
+            reading: StdMutex::new(Some(reading)),
         });
         *lane.open.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(open.clone());
         Ok(open)
@@ -209,7 +210,12 @@ impl Lane {
 
 impl Open {
     fn is_usable(&self) -> bool {
-        !self.client.is_closed() && !self.is_over.load(Relaxed)
+        !self.client.is_closed() && self.reading().is_some()
+    }
+
+    /// Never held across a wait.
+    fn reading(&self) -> MutexGuard<'_, Option<Reading>> {
+        self.reading.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     /// Prepares the SQL, if it is new, and makes a call with it. Two fibers may both prepare it; the statement that is kept last stays.
@@ -229,7 +235,12 @@ impl Open {
         let done = osier::block_on(with(statement)).map_err(Error::from);
         done.inspect_err(|error| {
             self.statements.forget_if_stale(sql, error);
-            self.is_over.fetch_or(error.ends_the_session(), Relaxed);
+            if error.ends_the_session()
+                && let Some(reading) = self.reading().take()
+            {
+                // The other callers get an error, and not the answers to each other's statements.
+                drop(reading.cancel());
+            }
         })
     }
 }

@@ -18,29 +18,31 @@ pub(crate) enum Reader {
     OfThisWorker,
 }
 
+/// The task that reads what the server sends. It ends when its client is dropped and no call runs any more. Its cancellation closes the
+/// socket.
+pub(crate) type Reading = osier::Task<Result<(), tokio_postgres::Error>>;
+
 impl Reader {
-    fn spawn(self, connection: impl Future<Output = Result<(), tokio_postgres::Error>> + Send + 'static) {
+    fn spawn(self, connection: impl Future<Output = Result<(), tokio_postgres::Error>> + Send + 'static) -> Reading {
         match self {
-            Reader::OfAnyWorker => drop(osier::spawn_future(connection)),
-            Reader::OfThisWorker => drop(osier::spawn_future_local(connection)),
+            Reader::OfAnyWorker => osier::spawn_future(connection),
+            Reader::OfThisWorker => osier::spawn_future_local(connection),
         }
     }
 }
 
-/// Connects to the first host that answers. A task reads what the server sends, until the client is dropped.
-pub(crate) fn connect(config: &Config, reader: Reader) -> Result<Client, Error> {
+/// Connects to the first host that answers.
+pub(crate) fn connect(config: &Config, reader: Reader) -> Result<(Client, Reading), Error> {
     let connected = each_host(config, |stream| {
         let connecting = async {
             match stream {
                 Stream::Tcp(stream) => {
                     let (client, connection) = config.connect_raw(stream.compat(), NoTls).await?;
-                    reader.spawn(connection);
-                    Ok(client)
+                    Ok((client, reader.spawn(connection)))
                 }
                 Stream::Unix(stream) => {
                     let (client, connection) = config.connect_raw(stream.compat(), NoTls).await?;
-                    reader.spawn(connection);
-                    Ok(client)
+                    Ok((client, reader.spawn(connection)))
                 }
             }
         };

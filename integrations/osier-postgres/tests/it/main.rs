@@ -275,7 +275,6 @@ fn a_copy_leaves_no_connection_out_of_step(server: &Peer) {
         connection.execute(sql, &[]).unwrap();
         pipeline.execute(sql, &[]).unwrap();
     }
-    let backend = pid(&connection);
     drop(connection);
     // One that is not seen ends its connection.
     let hidden: [fn(&Connection) -> Result<(), Error>; 2] = [
@@ -284,9 +283,15 @@ fn a_copy_leaves_no_connection_out_of_step(server: &Peer) {
     ];
     for way in hidden {
         let connection = pool.get().unwrap();
+        let before = pid(&connection);
         assert!(way(&connection).unwrap_err().is_closed());
         drop(connection);
-        assert_ne!(pid(&pool.get().unwrap()), backend);
+        let connection = pool.get().unwrap();
+        assert_ne!(pid(&connection), before);
+        let there = "select count(*) from pg_stat_activity where pid = $1";
+        eventually("its backend ends", || {
+            connection.query_one(there, &[&before]).unwrap().get::<_, i64>(0) == 0
+        });
     }
     assert!(
         pipeline
