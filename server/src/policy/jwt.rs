@@ -37,7 +37,7 @@ impl Tokens {
             for why in keys.skipped() {
                 of_keys.warning(format_args!("key file {}: a key is left out: {why}", path.display()));
             }
-            Ok(Jwt::with(keys, options.clone())?)
+            Jwt::with(keys, options.clone()).map_err(String::from)
         };
         Watched::open(&settings.keys, "key file", say, parse).map(Tokens)
     }
