@@ -279,12 +279,13 @@ fn a_copy_leaves_no_connection_out_of_step(server: &Peer) {
     // One that is not seen ends its connection.
     let hidden: [fn(&Connection) -> Result<(), Error>; 2] = [
         |connection| connection.batch_execute("select 1; copy copied from stdin"),
-        |connection| connection.query("copy copied from/**/stdin", &[]).map(drop),
+        |connection| connection.query("copy copied from /* hidden */ stdin", &[]).map(drop),
     ];
     for way in hidden {
         let connection = pool.get().unwrap();
         let before = pid(&connection);
-        assert!(way(&connection).unwrap_err().is_closed());
+        let error = way(&connection).unwrap_err();
+        assert!(error.is_closed(), "{error:?}");
         drop(connection);
         let connection = pool.get().unwrap();
         assert_ne!(pid(&connection), before);
@@ -295,7 +296,7 @@ fn a_copy_leaves_no_connection_out_of_step(server: &Peer) {
     }
     assert!(
         pipeline
-            .query("copy copied from/**/stdin", &[])
+            .query("copy copied from /* hidden */ stdin", &[])
             .unwrap_err()
             .is_closed()
     );

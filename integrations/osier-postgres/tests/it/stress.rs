@@ -260,14 +260,16 @@ fn act(kind: u64, mut connection: Connection, books: &Books, number: i32) -> Res
             Ok(())
         }
         // Two fibers use one connection. One of them is stopped in any case.
-        14 => osier::scope(|scope| {
-            let ask = |sql| {
+        14 => {
+            let ask = |sql: &str| {
                 let asked = osier::timeout(Duration::from_millis(5), || connection.query(sql, &[]).map(drop));
                 asked.unwrap_or(Ok(()))
             };
-            let other = scope.spawn_local(|| ask("select 1"));
-            ask(SLEEPS).and(other.join().unwrap())
-        }),
+            osier::scope(|scope| {
+                let other = scope.spawn_local(|| ask("select 1"));
+                ask(SLEEPS).and(other.join().unwrap())
+            })
+        }
         // Whoever calls this stops it.
         15 => {
             let transaction = connection.transaction()?;
