@@ -1,7 +1,7 @@
 //! COPY between the client and the server, which has messages of its own.
 //!
-//! As an ordinary statement it leaves the connection in the middle of the copy: the server drops the next statement, and each caller
-//! behind it gets the answer to another one's.
+//! As an ordinary statement it leaves the connection in the middle of the copy: the server waits for data, and ends the session at the
+//! next statement, which may be somebody else's.
 
 use crate::error::Error;
 

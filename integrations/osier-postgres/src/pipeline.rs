@@ -238,7 +238,7 @@ impl Open {
             if error.ends_the_session()
                 && let Some(reading) = self.reading().take()
             {
-                // The other callers get an error, and not the answers to each other's statements.
+                // The other callers get an error now, and not only once somebody has sent a further statement.
                 drop(reading.cancel());
             }
         })

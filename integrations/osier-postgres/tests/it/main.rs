@@ -244,7 +244,7 @@ fn a_commit_tells_of_a_failure_that_was_ignored(server: &Peer) {
     assert_eq!(rows(&connection), 3);
 }
 
-/// The server dropped the next statement. Its caller waited for ever, or got the answer to another caller's.
+/// The server waited for data, and ended the session at the next statement, which was somebody else's.
 fn a_copy_leaves_no_connection_out_of_step(server: &Peer) {
     let (pool, pipeline) = (open(server, 1), Pipeline::connect(&url(server), 1).unwrap());
     let connection = pool.get().unwrap();
