@@ -299,14 +299,20 @@ impl Drop for HeadWriter<'_> {
     }
 }
 
-/// Appends the whole response to a refused request: its status, one line of text, and `connection: close`.
-pub fn write_reject(out: &mut Vec<u8>, reject: Reject, date: &DateLine) {
+/// Appends the whole response to a refused request: its status, `connection: close`, and one line of text, unless the request was a HEAD.
+/// Returns the number of bytes of that line. [`Exchange::rejected`] is the exchange of a request without a parsed head.
+pub fn write_reject(out: &mut Vec<u8>, reject: Reject, exchange: Exchange, date: &DateLine) -> usize {
+    let length = reject.reason().len() + 1;
     write_status_line(out, reject.status());
     date_and_type(out, date);
-    write_content_length(out, reject.reason().len() as u64 + 1);
+    write_content_length(out, length as u64);
     out.extend_from_slice(b"connection: close\r\n\r\n");
+    if !exchange.has_body(reject.status()) {
+        return 0;
+    }
     out.extend_from_slice(reject.reason().as_bytes());
     out.push(b'\n');
+    length
 }
 
 fn date_and_type(out: &mut Vec<u8>, date: &DateLine) {

@@ -26,6 +26,20 @@ impl Exchange {
         keep_alive: false,
     };
 
+    /// The exchange after a request that could not be parsed, and that begins with these bytes: HTTP/1.1, closing. A HEAD is told by its
+    /// name, because its response has no body, whatever is wrong with the rest.
+    pub fn rejected(request: &[u8]) -> Exchange {
+        // Empty lines may come before a request.
+        let is_head = request
+            .trim_ascii_start()
+            .strip_prefix(b"HEAD")
+            .is_some_and(|rest| rest.first().is_none_or(|next| *next == b' '));
+        Exchange {
+            asked: if is_head { Asked::Head } else { Asked::Usual },
+            ..Exchange::REJECTED
+        }
+    }
+
     /// Makes the exchange of a request. `keep_alive`: the client lets the connection serve another request.
     #[inline]
     pub fn new(method: Method<'_>, version: Version, keep_alive: bool) -> Exchange {

@@ -2,7 +2,7 @@
 
 use crate::connection::{End, Transcript, run};
 use crate::table::{Expected, VECTORS};
-use osier_http::{DateLine, Limits, Reject, write_reject};
+use osier_http::{DateLine, Exchange, Limits, Reject, write_reject};
 
 fn outcome(transcript: &Transcript) -> Expected {
     match (transcript.requests.len(), transcript.end) {
@@ -73,7 +73,7 @@ fn a_refusal_is_a_whole_response_that_closes() {
             continue;
         };
         let mut out = Vec::new();
-        write_reject(&mut out, reject, &date);
+        let written = write_reject(&mut out, reject, Exchange::REJECTED, &date);
         let mut fields = [httparse::EMPTY_HEADER; 8];
         let mut response = httparse::Response::new(&mut fields);
         let length = response.parse(&out).unwrap().unwrap();
@@ -87,5 +87,15 @@ fn a_refusal_is_a_whole_response_that_closes() {
             "{name}"
         );
         assert_eq!(&out[length..], format!("{}\n", reject.reason()).as_bytes(), "{name}");
+        assert_eq!(written, out.len() - length, "{name}");
+        // A HEAD gets the same head alone.
+        for request in [&b"HEAD / HTTP/9"[..], b"\r\nHEAD /", b"HEAD"] {
+            let mut head = Vec::new();
+            assert_eq!(write_reject(&mut head, reject, Exchange::rejected(request), &date), 0);
+            assert_eq!(head, out[..length], "{name}");
+        }
+        for request in [&b"HEADER / HTTP/1.1"[..], b"GET /", b""] {
+            assert_eq!(Exchange::rejected(request), Exchange::REJECTED);
+        }
     }
 }

@@ -293,6 +293,11 @@ fn fields_and_error_pages() {
     }
     assert_eq!(sites.get("x", "/nowhere").status, 404);
     assert_eq!(sites.get("x", "/no").status, 403);
+    // A HEAD gets the head alone.
+    let mut client = sites.connect();
+    send(&mut client, "HEAD", "x", "/nowhere", &["Connection: close"]);
+    assert_eq!(client.receive_head().field("content-length"), Some("13"));
+    assert_eq!(client.receive_rest(), b"");
     let reply = sites.get("x", "/files/a.txt");
     let links = reply.fields.iter().filter(|(name, _)| name == "link").count();
     assert_eq!((reply.status, links), (200, 2));

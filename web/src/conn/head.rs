@@ -46,7 +46,6 @@ impl Partial {
     }
 
     /// The received part.
-    #[cfg(feature = "upgrade")]
     pub(super) fn received(&self) -> &[u8] {
         &self.bytes[..self.filled]
     }

@@ -543,9 +543,12 @@ impl Conn {
     /// Ends a stage whose time is over.
     fn expire(&mut self) -> AfterBurst {
         match self.stage.as_deref() {
-            Some(Stage::Head(_)) => {
+            Some(Stage::Head(partial)) => {
                 let output = Output::new(&self.link.transport, Vec::new());
-                let answered = self.local.app.head_timed_out((&*self.link).into(), &output);
+                let answered = self
+                    .local
+                    .app
+                    .head_timed_out((&*self.link).into(), &output, partial.received());
                 self.link.ends(CloseReason::HeaderTimeout);
                 answered.map_or(AfterBurst::End, |()| self.linger(CloseReason::HeaderTimeout))
             }

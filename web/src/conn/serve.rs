@@ -148,14 +148,14 @@ pub(crate) trait Serve: Send + Sync {
     /// Suspends when the code of the body, a handler or a flush does.
     fn serve_paused(&self, peer: Peer<'_>, output: &Output<'_>, input: &mut Input, paused: Box<Paused>) -> After;
 
-    /// Serves the request of a stream: one with this head, or one that is refused. The response is in `output` or already sent. `None`
+    /// Serves the request of a stream, whose head is this. The response is in `output` or already sent. `None`
     /// if the body of the request has been read to its end, too.
     ///
     /// # Suspends
     ///
     /// Suspends when a handler or a flush does.
     #[cfg(feature = "h2")]
-    fn serve_stream(&self, client: Peer<'_>, output: &Output<'_>, head: Result<&Head<'_>, Reject>) -> Option<After>;
+    fn serve_stream(&self, client: Peer<'_>, output: &Output<'_>, head: ReadHead<'_>) -> Option<After>;
 
     /// Goes on with a response of a stream that has paused, whose request has this head and holds `held`. Returns what `serve_stream` does.
     ///
@@ -180,17 +180,21 @@ pub(crate) trait Serve: Send + Sync {
     #[cfg(all(feature = "h2", feature = "upgrade"))]
     fn multiplex_imported(&self, local: &Rc<Local>, link: &Rc<Link>, exported: &[u8]) -> Option<Box<dyn Multiplexed>>;
 
-    /// Responds to a client whose request head did not arrive as a whole in time.
+    /// Responds to a client whose request head did not arrive as a whole in time. These bytes of it have been received.
     ///
     /// # Suspends
     ///
     /// May suspend until the client has taken the response.
-    fn head_timed_out(&self, peer: Peer<'_>, output: &Output<'_>) -> io::Result<()>;
+    fn head_timed_out(&self, peer: Peer<'_>, output: &Output<'_>, received: &[u8]) -> io::Result<()>;
 
     /// Tells the observer of a request that was refused on its stream, and whose head is not there.
     #[cfg(feature = "h2")]
     fn observe_refused(&self, link: &Link, status: u16);
 }
+
+/// The head of the request of a stream, or why the request is refused, with its method.
+#[cfg(feature = "h2")]
+pub(crate) type ReadHead<'h> = Result<&'h Head<'h>, (Reject, &'h str)>;
 
 /// A connection whose requests come on streams. Its calls come as those of [`Dormant`](osier::dormant::Dormant) do.
 #[cfg(feature = "h2")]

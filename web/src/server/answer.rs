@@ -382,10 +382,16 @@ impl Burst<'_> {
         head.finish(length.map_or(ResponseBody::Stream, ResponseBody::Known))
     }
 
+    /// Responds to a request whose head HTTP or a limit forbids. `request` begins with its method.
+    #[cold]
+    pub(crate) fn refuse_head(&self, reject: Reject, request: &[u8]) -> After {
+        self.refuse(reject, None, Exchange::rejected(request))
+    }
+
     /// Responds to a request that HTTP or a limit forbids. The connection cannot be kept, because
     /// the place of the next request is unknown.
     #[cold]
-    pub(crate) fn refuse(&self, reject: Reject, head: Option<&Head<'_>>) -> After {
+    pub(crate) fn refuse(&self, reject: Reject, head: Option<&Head<'_>>, exchange: Exchange) -> After {
         // They may be those of the request before.
         self.marks.clear();
         self.begin_timing(0);
@@ -405,18 +411,19 @@ impl Burst<'_> {
                 );
             }
         }
-        write_reject(
+        let bytes = write_reject(
             &mut self.output.state().buffer,
             reject,
+            exchange,
             self.peer.worker.date.borrow().line(),
         );
-        self.observe(head, reject.status(), reject.reason().len() as u64 + 1);
+        self.observe(head, reject.status(), bytes as u64);
         self.marks.timing.end();
         After::Linger(CloseReason::ProtocolError)
     }
 
-    /// Responds to a head that did not arrive as a whole in time.
-    pub(crate) fn head_timed_out(&self) -> io::Result<()> {
+    /// Responds to a head that did not arrive as a whole in time. It begins with `received`.
+    pub(crate) fn head_timed_out(&self, received: &[u8]) -> io::Result<()> {
         self.begin_timing(0);
         self.suspended.set(true);
         self.log(
@@ -427,7 +434,7 @@ impl Burst<'_> {
             ),
         );
         let mut response = Response::new(StatusCode::REQUEST_TIMEOUT).body("the request did not arrive in time\n");
-        let sent = self.write_head(&response, Exchange::REJECTED);
+        let sent = self.write_head(&response, Exchange::rejected(received));
         let bytes = self.output.send(&mut response.body, sent)?;
         self.observe(None, StatusCode::REQUEST_TIMEOUT.as_u16(), bytes);
         self.marks.timing.end();

@@ -42,7 +42,7 @@ use crate::conn::paused::Unfinished;
 use crate::conn::peer::{Gone, Peer};
 use crate::conn::serve::{After, Input, Serve};
 #[cfg(feature = "h2")]
-use crate::conn::serve::{Local, Multiplexed};
+use crate::conn::serve::{Local, Multiplexed, ReadHead};
 use crate::conn::tunnel::TunnelHook;
 #[cfg(feature = "h2")]
 use crate::conn::worker::Link;
@@ -167,11 +167,11 @@ impl Serve for App {
     }
 
     #[cfg(feature = "h2")]
-    fn serve_stream(&self, client: Peer<'_>, output: &Output<'_>, head: Result<&Head<'_>, Reject>) -> Option<After> {
+    fn serve_stream(&self, client: Peer<'_>, output: &Output<'_>, head: ReadHead<'_>) -> Option<After> {
         let burst = Burst::new(self, client, output);
         osier::fiber::before_suspend(&|| burst.before_suspension(), || match head {
             Ok(head) => burst.run_stream(head),
-            Err(reject) => Some(burst.refuse(reject, None)),
+            Err((reject, method)) => Some(burst.refuse_head(reject, method.as_bytes())),
         })
     }
 
@@ -185,8 +185,8 @@ impl Serve for App {
         Some(Box::new(h2::Connection::import(local, link, exported)?))
     }
 
-    fn head_timed_out(&self, peer: Peer<'_>, output: &Output<'_>) -> io::Result<()> {
-        Burst::new(self, peer, output).head_timed_out()
+    fn head_timed_out(&self, peer: Peer<'_>, output: &Output<'_>, received: &[u8]) -> io::Result<()> {
+        Burst::new(self, peer, output).head_timed_out(received)
     }
 
     #[cfg(feature = "h2")]
@@ -475,7 +475,10 @@ impl<'b> Burst<'b> {
                     match scanner.scan(&input.bytes[input.start..input.end], limits) {
                         Ok(None) => return Step::Done(After::Wait(scanner)),
                         Ok(Some(len)) => len,
-                        Err(reject) => return Step::Done(self.refuse(reject, None)),
+                        Err(reject) => {
+                            let received = &input.bytes[input.start..input.end];
+                            return Step::Done(self.refuse_head(reject, received));
+                        }
                     }
                 }
             };
@@ -541,7 +544,7 @@ impl<'b> Burst<'b> {
         let bytes = &*bytes;
         let head = match Head::outlined(bytes, outline) {
             Ok(head) => head,
-            Err(reject) => return Some(Step::Done(self.refuse(reject, None))),
+            Err(reject) => return Some(Step::Done(self.refuse_head(reject, bytes))),
         };
         let (read, mut params) = (OnceCell::new(), None);
         let found = self.app.handler.find_for(&head, &read, &mut params);
@@ -565,7 +568,7 @@ impl<'b> Burst<'b> {
         let mut slots: Slots = Slots::new();
         let head = match Head::parse(bytes, &mut slots, &self.peer.worker.server.limits) {
             Ok(head) => head,
-            Err(reject) => return Some(Step::Done(self.refuse(reject, None))),
+            Err(reject) => return Some(Step::Done(self.refuse_head(reject, bytes))),
         };
         let (read, mut params) = (OnceCell::new(), None);
         let found = self.app.handler.find_for(&head, &read, &mut params);
@@ -614,7 +617,7 @@ impl<'b> Burst<'b> {
                 };
                 let decoder = match decoder {
                     Ok(decoder) => (decoder, head.body()),
-                    Err(reject) => return Some(Step::Done(self.refuse(reject, Some(head)))),
+                    Err(reject) => return Some(Step::Done(self.refuse(reject, Some(head), head.exchange()))),
                 };
                 if !is_apart && !arrived.is_whole(head.body()) {
                     return Some(Step::Apart);

@@ -33,6 +33,7 @@ mod files_encoded;
 mod files_ranges;
 mod forward_auth;
 mod h2;
+mod head_requests;
 mod jwt;
 mod keepalive;
 mod lifecycle;

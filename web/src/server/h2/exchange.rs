@@ -1,14 +1,14 @@
 //! One exchange: it serves the request of a stream.
 
 use http::Extensions;
+use osier_http::Head;
 use osier_http::h2::RequestHead;
-use osier_http::{Head, Reject};
 
 use crate::conn::close::CloseReason;
 use crate::conn::output::Output;
 use crate::conn::paused::{Paused, Unfinished};
 use crate::conn::peer::Peer;
-use crate::conn::serve::After;
+use crate::conn::serve::{After, ReadHead};
 use crate::conn::stream::ClientStream;
 use crate::server::h2::stream::Stream;
 use crate::server::h2::tunnel;
@@ -27,7 +27,7 @@ pub(super) enum Next {
 /// # Suspends
 ///
 /// Suspends when the handler does, and while the client takes no bytes.
-pub(super) fn serve(stream: &Stream, head: Result<&Head<'_>, Reject>) -> Next {
+pub(super) fn serve(stream: &Stream, head: ReadHead<'_>) -> Next {
     run(stream, |client, output| {
         stream.shared.local.app.serve_stream(client, output, head)
     })

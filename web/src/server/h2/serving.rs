@@ -10,9 +10,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use osier::memory::{self, Pressure};
+use osier_http::Head;
 use osier_http::h2::{RequestHead, StreamId};
-use osier_http::{Head, Reject};
 
+use crate::conn::serve::ReadHead;
 use crate::server::h2::exchange::{self, Next};
 use crate::server::h2::paused;
 use crate::server::h2::shared::Shared;
@@ -71,7 +72,7 @@ impl Serving {
         while let Some((mut id, request)) = next.take() {
             // Streams whose clients repeat a head are served by the same parsed one.
             let head = Head::from_http2(&request);
-            let head = head.as_ref().map_err(|reject| *reject);
+            let head = head.as_ref().map_err(|reject| (*reject, request.method()));
             loop {
                 if !self.serve(id, &request, head) {
                     return;
@@ -96,7 +97,7 @@ impl Serving {
     /// # Suspends
     ///
     /// As [`exchange::serve`] does.
-    fn serve(&self, id: StreamId, request: &Arc<RequestHead>, head: Result<&Head<'_>, Reject>) -> bool {
+    fn serve(&self, id: StreamId, request: &Arc<RequestHead>, head: ReadHead<'_>) -> bool {
         let shared = &self.shared;
         self.stream.set(id);
         shared.served.set(Some(id));
