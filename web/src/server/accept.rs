@@ -77,11 +77,6 @@ pub(crate) fn accept(service: &Service, listener: &Listener) {
             shared.log(&Record::new(Level::Warning, line));
         }
     };
-    let relief = osier::spawn_local({
-        let service = service.clone();
-        move || relieve(&service)
-    });
-    let _relief = Ended(relief);
     loop {
         while memory::pressure() == Pressure::Critical && !osier::fiber::is_cancelled() {
             say(format_args!(
@@ -119,9 +114,9 @@ pub(crate) fn accept(service: &Service, listener: &Listener) {
     }
 }
 
-/// Closes idle connections while memory is short, the ones that are idle longest first. Near the limit, those that wait for the rest of a
-/// head and those whose clients take nothing are closed, too.
-fn relieve(service: &Service) {
+/// Runs the fiber of a worker that closes idle connections while memory is short, the ones that are idle longest first. Near the limit,
+/// those that wait for the rest of a head and those whose clients take nothing are closed, too. It ends only when it is cancelled.
+pub(crate) fn relieve(service: &Service) {
     let mut asked = osier::fiber::worker().unwrap_or_default();
     loop {
         if memory::pressure() == Pressure::Normal {
@@ -156,15 +151,6 @@ fn evict(service: &Service, most: usize) {
     worker.drop_buffers();
     #[cfg(feature = "files")]
     crate::files::caches::relieve();
-}
-
-/// A fiber that ends with this value.
-struct Ended(JoinHandle<()>);
-
-impl Drop for Ended {
-    fn drop(&mut self) {
-        self.0.cancel();
-    }
 }
 
 /// The connections with TLS that were accepted in a row.

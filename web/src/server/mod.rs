@@ -8,6 +8,7 @@ pub(crate) mod burst;
 mod descriptors;
 #[cfg(feature = "h2")]
 mod h2;
+mod kept;
 mod list;
 pub(crate) mod paused;
 #[cfg(any(feature = "fastcgi", feature = "proxy"))]
@@ -26,8 +27,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
-use std::task::Poll;
-use std::thread;
+use std::task::{Context, Poll};
 
 use atomic_waker::AtomicWaker;
 use osier::JoinHandle;
@@ -37,7 +37,7 @@ use osier_http::Limits;
 use crate::conn::clients::Clients;
 use crate::conn::close::{ConnectionEvent, ConnectionHook};
 use crate::conn::listed::ConnectionInfo;
-use crate::conn::log::record::{Record, to_stderr};
+use crate::conn::log::record::{Level, Record, to_stderr};
 use crate::conn::log::seldom::Seldom;
 use crate::conn::protocol::Protocol;
 use crate::conn::rates::Rates;
@@ -46,8 +46,9 @@ use crate::conn::server_state::{ConnectionCount, ServerState};
 use crate::conn::settings::{Log, Timeouts, Trusted};
 use crate::listen::{Address, Listener, NOWHERE, Sockets, bind_unix};
 use crate::router::handler::Handler;
-use crate::server::accept::{accept, drain, on_worker};
+use crate::server::accept::{accept, drain, on_worker, relieve};
 use crate::server::burst::App;
+use crate::server::kept::Kept;
 use crate::server::served::{Observer, Served};
 #[cfg(feature = "upgrade")]
 use crate::server::upgrade::{Registered, Registration, Upgrade};
@@ -607,20 +608,11 @@ impl Listening {
             upgrade.wait_to_serve();
         }
         loop {
-            let listeners = sockets.all();
-            let accepting: Vec<Accepting> = (0..listeners.len())
-                .map(|index| {
-                    let (service, listeners) = (service.clone(), Arc::clone(&listeners));
-                    let worker = index % service.state.connections.len();
-                    let accept = move || accept(&service, &listeners[index]);
-                    Accepting(Some(on_worker(worker, "accept", accept)))
-                })
-                .collect();
-            drop(listeners);
-            stop.wait_until(|asked| asked != OPEN);
+            let mut kept = begin(&service, &sockets);
+            stop.wait_and_keep(&mut kept, &service.state);
             // All at once: each accepts its backlog first, which takes a moment.
-            accepting.iter().for_each(Accepting::cancel);
-            drop(accepting);
+            kept.iter().for_each(Kept::cancel);
+            drop(kept);
             stop.0.closed.store(true, Ordering::Release);
             if stop.wait_until(|asked| asked != CLOSED) != OPEN {
                 break;
@@ -725,24 +717,26 @@ fn device_and_inode(path: &Path) -> Option<(u64, u64)> {
     Some((found.dev(), found.ino()))
 }
 
-/// An accepting fiber. The drop of this value ends it.
-struct Accepting(Option<JoinHandle<()>>);
-
-impl Accepting {
-    fn cancel(&self) {
-        self.0.iter().for_each(JoinHandle::cancel);
-    }
-}
-
-impl Drop for Accepting {
-    fn drop(&mut self) {
-        self.cancel();
-        if let Some(fiber) = self.0.take()
-            && !thread::panicking()
-        {
-            let _ = fiber.join();
-        }
-    }
+/// Begins to accept: each listener has a fiber for that, and one for the connections that have to end.
+fn begin(service: &Service, sockets: &Sockets) -> Vec<Kept> {
+    let listeners = sockets.all();
+    let workers = service.state.connections.len();
+    let accepting = (0..listeners.len()).map(|index| {
+        let (service, listeners, worker) = (service.clone(), Arc::clone(&listeners), index % workers);
+        Kept::new(format!("the fiber that accepts on worker {worker}"), move || {
+            let (service, listeners) = (service.clone(), Arc::clone(&listeners));
+            on_worker(worker, "accept", move || accept(&service, &listeners[index]))
+        })
+    });
+    let relieving = (0..listeners.len()).map(|index| {
+        let (service, worker) = (service.clone(), index % workers);
+        let what = format!("the fiber on worker {worker} that relieves the memory");
+        Kept::new(what, move || {
+            let service = service.clone();
+            on_worker(worker, "relieve", move || relieve(&service))
+        })
+    });
+    accepting.chain(relieving).collect()
 }
 
 /// A handle that ends a server from anywhere: from another fiber or from a plain thread.
@@ -818,15 +812,36 @@ impl ShutdownHandle {
 
     /// Waits until `is_met` is true for the requested state, and returns that state.
     fn wait_until(&self, is_met: impl Fn(u8) -> bool) -> u8 {
-        osier::block_on(poll_fn(|cx| {
-            self.0.waker.register(cx.waker());
-            let asked = self.0.asked.load(Ordering::Acquire);
-            if is_met(asked) {
-                Poll::Ready(asked)
-            } else {
-                Poll::Pending
+        osier::block_on(poll_fn(|cx| self.poll_until(cx, &is_met)))
+    }
+
+    fn poll_until(&self, cx: &mut Context<'_>, is_met: impl Fn(u8) -> bool) -> Poll<u8> {
+        self.0.waker.register(cx.waker());
+        let asked = self.0.asked.load(Ordering::Acquire);
+        match is_met(asked) {
+            true => Poll::Ready(asked),
+            false => Poll::Pending,
+        }
+    }
+
+    /// Waits until the server has to stop accepting, and replaces fibers that are lost before.
+    fn wait_and_keep(&self, kept: &mut [Kept], server: &ServerState) {
+        let stops = |asked| asked != OPEN;
+        loop {
+            let lost = osier::block_on(poll_fn(|cx| {
+                if self.poll_until(cx, stops).is_ready() {
+                    return Poll::Ready(None);
+                }
+                let mut lost = kept.iter_mut().map(|kept| kept.poll_lost(cx));
+                lost.find(Poll::is_ready).unwrap_or(Poll::Pending).map(Some)
+            }));
+            let Some(line) = lost else { return };
+            kept::carefully(|| server.log(&Record::new(Level::Error, format_args!("{line}"))));
+            if osier::timeout(kept::PAUSE, || self.wait_until(stops)).is_ok() {
+                return;
             }
-        }))
+            kept.iter_mut().for_each(Kept::replace);
+        }
     }
 }
 

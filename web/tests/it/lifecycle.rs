@@ -3,12 +3,13 @@
 
 use std::collections::HashSet;
 use std::io::{ErrorKind, Read, Write};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 use crate::common::{Client, PATIENCE, eventually, forever, site, site_with};
 use osier_web::http::StatusCode;
-use osier_web::{Limits, Request, Response, Route, Router, Server, Timeouts};
+use osier_web::{ConnectionEvent, Limits, Request, Response, Route, Router, Server, Timeouts};
 
 const MIB: usize = 1 << 20;
 
@@ -294,6 +295,26 @@ fn a_worker_with_busy_connections_alone_asks_the_others() {
         "skipped: the kernel gave worker 1 {} connections, too few or too many",
         busy.len()
     );
+}
+
+#[test]
+fn a_listener_whose_accepting_fiber_is_lost_gets_another_one() {
+    let opened = AtomicUsize::new(0);
+    let hook = move |event| {
+        // It runs on the fiber that has accepted.
+        if event == ConnectionEvent::Opened && opened.fetch_add(1, Ordering::Relaxed) < 2 {
+            panic!("the hook fails");
+        }
+    };
+    let server = Server::new(Router::new().get("/", |_| "hi")).on_connection(hook);
+    let site = site_with(1, server, |server| server.bind("127.0.0.1:0"));
+    for _ in 0..2 {
+        site.connect().expect_end();
+    }
+    assert_eq!(site.get("/").text(), "hi");
+    let line = "the fiber that accepts on worker 0 panicked: the hook fails; another one follows in 1s";
+    let log = site.log.lock().unwrap().clone();
+    assert_eq!(log, [line, line]);
 }
 
 #[test]

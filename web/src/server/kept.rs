@@ -1,0 +1,144 @@
+//! The fibers that a server has as long as it accepts: one that is lost is replaced after a pause.
+//!
+//! A panic loses a fiber, of the program's own hook for example, and so does the lack of memory for its stack. Without the fiber that
+//! accepts, the clients of its listener would wait for ever.
+
+use std::any::Any;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::thread;
+use std::time::Duration;
+
+use osier::{Cancelled, JoinHandle};
+
+use crate::conn::log::record::how_it_panicked;
+
+/// The time from the loss of a fiber to the next one: a hook that always panics keeps no worker busy.
+pub(super) const PAUSE: Duration = Duration::from_secs(1);
+
+/// A fiber that is kept. The drop of this value ends it.
+pub(super) struct Kept {
+    /// The work of the fiber, for the log.
+    what: String,
+    spawn: Box<dyn Fn() -> JoinHandle<()>>,
+    /// `None` once it has ended.
+    fiber: Option<JoinHandle<()>>,
+    is_lost: bool,
+}
+
+impl Kept {
+    /// Begins the fiber by `spawn`, which is called again once it is lost.
+    pub(super) fn new(what: String, spawn: impl Fn() -> JoinHandle<()> + 'static) -> Kept {
+        Kept {
+            what,
+            fiber: Some(spawn()),
+            spawn: Box::new(spawn),
+            is_lost: false,
+        }
+    }
+
+    /// Ready with a line for the log once the fiber is lost. The line comes once.
+    pub(super) fn poll_lost(&mut self, cx: &mut Context<'_>) -> Poll<String> {
+        let Some(fiber) = &mut self.fiber else {
+            return Poll::Pending;
+        };
+        let Poll::Ready(ended) = Pin::new(fiber).poll(cx) else {
+            return Poll::Pending;
+        };
+        self.fiber = None;
+        match ended {
+            Err(payload) if !Cancelled::is_payload(&*payload) => {
+                self.is_lost = true;
+                Poll::Ready(format!(
+                    "{} {}; another one follows in {PAUSE:?}",
+                    self.what,
+                    why(&*payload)
+                ))
+            }
+            _ => Poll::Pending,
+        }
+    }
+
+    /// Begins a lost fiber again.
+    pub(super) fn replace(&mut self) {
+        if std::mem::take(&mut self.is_lost) {
+            self.fiber = Some((self.spawn)());
+        }
+    }
+
+    pub(super) fn cancel(&self) {
+        self.fiber.iter().for_each(JoinHandle::cancel);
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        self.cancel();
+        if let Some(fiber) = self.fiber.take()
+            && !thread::panicking()
+        {
+            let _ = fiber.join();
+        }
+    }
+}
+
+/// The reason for the loss of a fiber.
+fn why(payload: &(dyn Any + Send)) -> String {
+    match payload.downcast_ref::<io::Error>() {
+        Some(error) => format!("could not begin: {error}"),
+        None => how_it_panicked(payload),
+    }
+}
+
+/// Calls the program's hook for the log. Its panic, which may have lost the fiber, goes no further.
+pub(super) fn carefully(log: impl FnOnce()) {
+    let _ = catch_unwind(AssertUnwindSafe(log));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+    use std::future::poll_fn;
+    use std::rc::Rc;
+
+    /// The line about the loss of a fiber.
+    fn lost(kept: &mut Kept) -> String {
+        osier::block_on(poll_fn(|cx| kept.poll_lost(cx)))
+    }
+
+    #[test]
+    fn a_fiber_that_panics_or_finds_no_stack_is_replaced() {
+        osier::run(|| {
+            let begun = Rc::new(Cell::new(0));
+            let count = begun.clone();
+            let mut kept = Kept::new("the fiber".into(), move || {
+                count.set(count.get() + 1);
+                let fiber = osier::fiber::Builder::new();
+                match count.get() {
+                    1 => fiber.spawn_local(|| panic!("on purpose")),
+                    2 => fiber.stack_bytes(1 << 60).spawn_local(|| ()),
+                    _ => fiber.spawn_local(|| osier::sync::Event::new().wait()),
+                }
+            });
+            assert_eq!(
+                lost(&mut kept),
+                "the fiber panicked: on purpose; another one follows in 1s"
+            );
+            kept.replace();
+            let line = lost(&mut kept);
+            assert!(line.starts_with("the fiber could not begin: "), "{line}");
+            kept.replace();
+            kept.replace();
+            let third = osier::timeout(Duration::from_millis(20), || lost(&mut kept));
+            assert!(third.is_err() && begun.get() == 3, "{third:?} {}", begun.get());
+            // An end that was asked for is no loss.
+            kept.cancel();
+            assert!(osier::timeout(Duration::from_millis(20), || lost(&mut kept)).is_err());
+            kept.replace();
+            assert_eq!(begun.get(), 3);
+        });
+    }
+}
