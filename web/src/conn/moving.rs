@@ -12,11 +12,12 @@
 //! last, because its state changes with each record that is sent: two processes that used one number would break the encryption. A
 //! connection whose session has saved itself has to end if it cannot move then.
 
-use std::collections::HashSet;
-use std::rc::Rc;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::rc::{self, Rc};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use http::Extensions;
 use osier::net::Stream;
@@ -39,8 +40,15 @@ use crate::conn::{Conn, End, Stage, Taken, after};
 /// Time between two looks of a worker for connections that have begun to rest without moving.
 const TICK: Duration = Duration::from_millis(10);
 
-/// Time after which a connection that could not move is tried again.
+/// The same once most connections have moved.
+const LATER_TICK: Duration = Duration::from_millis(50);
+
+/// Time after which a connection that could not move is asked again. It doubles each time, up to the longest: in general a connection moves
+/// by itself when it can, at the end of a burst.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
+
+/// The longest such time.
+const ASK_SELDOM: Duration = Duration::from_secs(60);
 
 /// Makes the session of a connection anew, given the socket to its backend if it is a tunnel.
 type Restore<'r> = dyn Fn(&Record, Option<Stream>) -> Option<Box<dyn Session>> + 'r;
@@ -75,15 +83,15 @@ pub(crate) fn collect(service: &Service, task: Collecting) {
         server: Arc::clone(&task.server),
     })));
     worker.closes.set(Closes::Fixed);
-    let (mut asked, mut since) = (HashSet::new(), osier::time::now());
+    let (mut asked, begun) = (Asked::default(), osier::time::now());
     let mut is_first = true;
     while !task.is_over() {
-        let mut count = 0;
+        let (mut count, now) = (0, osier::time::now());
         for link in worker.links() {
             if task.is_over() {
                 break;
             }
-            if !link.is_busy() && asked.insert(Rc::as_ptr(&link)) {
+            if asked.is_due(&link, now) {
                 osier::dormant::wake(link.socket());
                 count += 1;
                 if count % BATCH == 0 {
@@ -98,15 +106,74 @@ pub(crate) fn collect(service: &Service, task: Collecting) {
             task.passed.fetch_add(1, Ordering::Release);
             is_first = false;
         }
-        osier::sleep(TICK);
-        if osier::time::now().saturating_duration_since(since) >= ASK_AGAIN {
-            asked.clear();
-            since = osier::time::now();
-        }
+        asked.forget_ended(now);
+        osier::sleep(match now.saturating_duration_since(begun) < ASK_AGAIN {
+            true => TICK,
+            false => LATER_TICK,
+        });
     }
     worker.leaving.replace(None);
     if worker.closes.get() == Closes::Fixed {
         worker.closes.set(Closes::None);
+    }
+}
+
+/// The connections of a worker that have been asked to move, and are still there.
+#[derive(Default)]
+struct Asked {
+    /// By the address of the link, whose memory is not used again while there is a weak reference to it.
+    links: HashMap<*const Link, AskedLink>,
+    /// When those that have ended were forgotten last.
+    swept: Option<Instant>,
+}
+
+struct AskedLink {
+    link: rc::Weak<Link>,
+    again: Instant,
+    pause: Duration,
+    /// Whether a burst of it ran at the last look, or streams did, whose end wakes nobody.
+    was_busy: bool,
+}
+
+impl Asked {
+    /// Whether a connection is to be asked now. It is noted as asked then.
+    fn is_due(&mut self, link: &Rc<Link>, now: Instant) -> bool {
+        let asked = match self.links.entry(Rc::as_ptr(link)) {
+            Entry::Vacant(_) if link.is_busy() => return false,
+            Entry::Vacant(new) => {
+                new.insert(AskedLink {
+                    link: Rc::downgrade(link),
+                    again: now + ASK_AGAIN,
+                    pause: ASK_AGAIN,
+                    was_busy: false,
+                });
+                return true;
+            }
+            Entry::Occupied(asked) => asked.into_mut(),
+        };
+        if link.is_busy() {
+            asked.was_busy = true;
+            return false;
+        }
+        if std::mem::take(&mut asked.was_busy) {
+            asked.pause = Duration::ZERO;
+        } else if now < asked.again {
+            return false;
+        }
+        asked.pause = (2 * asked.pause).clamp(ASK_AGAIN, ASK_SELDOM);
+        asked.again = now + asked.pause;
+        true
+    }
+
+    /// Forgets those that have ended, once in a while.
+    fn forget_ended(&mut self, now: Instant) {
+        if self
+            .swept
+            .is_none_or(|swept| now.saturating_duration_since(swept) >= ASK_AGAIN)
+        {
+            self.swept = Some(now);
+            self.links.retain(|_, asked| asked.link.strong_count() > 0);
+        }
     }
 }
 
@@ -344,6 +411,7 @@ mod tests {
     use crate::conn::upgrade::Upgraded;
     use crate::{Router, Server, Timeouts};
     use osier::dormant::{AfterBurst, Cause};
+    use std::cell::Cell;
     use std::io::Write;
 
     /// Sends so many bytes before it moves.
@@ -400,5 +468,44 @@ mod tests {
         let broken = Dialog::new();
         broken.break_off(|| "it has ended".into());
         assert_eq!(moved(10, broken), 0);
+    }
+
+    /// Counts how often it is asked to move, and does not.
+    struct Stays(Rc<Cell<u32>>);
+
+    impl Session for Stays {
+        fn wake(&mut self, _: &mut Upgraded, _: Cause) -> AfterBurst {
+            AfterBurst::Sleep(None)
+        }
+
+        fn save(&mut self, _: &mut Upgraded) -> Option<Saved> {
+            self.0.update(|count| count + 1);
+            None
+        }
+    }
+
+    #[test]
+    fn a_connection_that_cannot_move_is_asked_less_and_less() {
+        let clock = osier::time::VirtualClock::new();
+        let runtime = osier::Runtime::builder().workers(1).clock(clock).build().unwrap();
+        runtime.run(|| {
+            let service = Server::new(Router::new()).service(1, None);
+            let (local, asked) = (Local::here(&service), Rc::new(Cell::new(0)));
+            let takeover = (Takeover::Rest(Box::new(Stays(asked.clone()))), Extensions::new());
+            let _client = Conn::begin_with(takeover, End::Client, &local, ([127, 0, 0, 1], 1).into()).unwrap();
+            let goes_on = Arc::new(());
+            let task = Collecting {
+                dialog: Arc::new(Dialog::new()),
+                server: "web".into(),
+                goes_on: Arc::downgrade(&goes_on),
+                passed: Arc::default(),
+            };
+            let collecting = osier::spawn_local(move || collect(&service, task));
+            // It is asked at once, and after 1, 3, 7 and 15 seconds: each time before a burst and after it.
+            osier::sleep(Duration::from_secs(20));
+            assert!((4..=12).contains(&asked.get()), "{asked:?}");
+            drop(goes_on);
+            collecting.join().unwrap();
+        });
     }
 }
