@@ -1,8 +1,8 @@
 //! `osier top ADDR`: shows the work of a running server, from its admin listener.
 //!
 //! On a terminal, the view is written again every two seconds, cut to the size of the terminal. If the server goes
-//! away, the view says so, and the server is asked until it is back. Elsewhere, and with `--once`, the view is written
-//! once, with the rates since the start of the server.
+//! away, or is too busy to answer, the view says so, and the server is asked again. Elsewhere, and with `--once`, the
+//! view is written once, with the rates since the start of the server.
 
 mod scrape;
 mod view;
@@ -11,7 +11,7 @@ use std::io::{self, IsTerminal, Write};
 use std::thread;
 use std::time::Duration;
 
-use self::scrape::Scrape;
+use self::scrape::{Failed, Scrape};
 
 /// The time between two views.
 const INTERVAL: Duration = Duration::from_secs(2);
@@ -38,10 +38,14 @@ pub fn run(address: &str, once: bool) -> Result<(), String> {
                 before = Some(now);
                 view.clone()
             }
-            Err(why) if view.is_empty() => return Err(why),
-            Err(why) => {
+            // The first answer says whether the address is the right one.
+            Err(failed) if is_last || (view.is_empty() && !matches!(failed, Failed::Busy(_))) => {
+                return Err(failed.to_string());
+            }
+            Err(failed) if view.is_empty() => format!("{failed}; trying again\n"),
+            Err(failed) => {
                 before = None;
-                format!("{why}; trying again. The last view:\n\n{view}")
+                format!("{failed}; trying again. The last view:\n\n{view}")
             }
         };
         let shown = match is_last {

@@ -1,6 +1,7 @@
 //! Asks a server for its metrics and its fibers, and parses the metrics.
 
 use std::collections::HashMap;
+use std::fmt::{self, Display, Formatter};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::os::unix::net::UnixStream;
@@ -21,18 +22,39 @@ pub struct Scrape {
     /// The seconds since the start of the process, if the page has them.
     pub uptime: Option<f64>,
     samples: HashMap<String, Vec<(Labels, f64)>>,
-    /// The page of the fibers.
-    pub fibers: String,
+    /// The page of the fibers. One line if the server is too busy for it: see [`Failed::Busy`].
+    pub fibers: Result<String, String>,
+}
+
+/// Why there is no page: one line.
+#[derive(Debug, PartialEq)]
+pub enum Failed {
+    /// The server answers 503: its memory is short, or it makes this page for another client.
+    Busy(String),
+    /// Nothing answers at the address, or not an admin listener of Osier.
+    Other(String),
+}
+
+impl Display for Failed {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Failed::Busy(why) | Failed::Other(why) => f.write_str(why),
+        }
+    }
 }
 
 impl Scrape {
     /// Asks the admin listener.
     ///
     /// # Errors
-    /// One line: nothing answers at the address, or not an admin listener of Osier.
-    pub fn take(address: &str) -> Result<Scrape, String> {
+    /// Why there are no metrics. A server that is too busy for the other page is no error.
+    pub fn take(address: &str) -> Result<Scrape, Failed> {
         let metrics = page(address, "/metrics")?;
-        let fibers = page(address, "/fibers")?;
+        let fibers = match page(address, "/fibers") {
+            Ok(page) => Ok(page),
+            Err(Failed::Busy(why)) => Err(why),
+            Err(failed) => return Err(failed),
+        };
         let mut scrape = Scrape {
             at: Instant::now(),
             uptime: None,
@@ -46,7 +68,7 @@ impl Scrape {
             .map(|(started, now)| (now.as_secs_f64() - started).max(1e-3));
         match scrape.samples.contains_key("osier_build_info") {
             true => Ok(scrape),
-            false => Err(format!("{address} has metrics, but not those of Osier")),
+            false => Err(Failed::Other(format!("{address} has metrics, but not those of Osier"))),
         }
     }
 
@@ -78,18 +100,24 @@ pub fn label<'l>(labels: &'l Labels, name: &str) -> &'l str {
 }
 
 /// Asks for a page, and checks the status.
-fn page(address: &str, path: &str) -> Result<String, String> {
-    let failed = |error: io::Error| format!("cannot ask {address} for {path}: {error}");
+fn page(address: &str, path: &str) -> Result<String, Failed> {
+    let failed = |error: io::Error| Failed::Other(format!("cannot ask {address} for {path}: {error}"));
     let response = exchange(address, path).map_err(failed)?;
     let response = String::from_utf8_lossy(&response);
     let (head, body) = response.split_once("\r\n\r\n").unwrap_or((&response, ""));
     let status = head.strip_prefix("HTTP/").and_then(|head| head.split(' ').nth(1));
     match status {
         Some("200") => Ok(body.to_owned()),
-        Some(status) => Err(format!(
+        Some("503") => {
+            let why = body.lines().next().unwrap_or_default();
+            Err(Failed::Busy(format!("{address} answers {path} with 503: {why}")))
+        }
+        Some(status) => Err(Failed::Other(format!(
             "{address} answers {path} with {status}: is it the address of [admin]?"
-        )),
-        None => Err(format!("{address} does not speak HTTP: is it the address of [admin]?")),
+        ))),
+        None => Err(Failed::Other(format!(
+            "{address} does not speak HTTP: is it the address of [admin]?"
+        ))),
     }
 }
 
@@ -173,6 +201,7 @@ fn parse_labels(mut text: &str) -> Labels {
 #[cfg(test)]
 pub mod tests {
     use super::*;
+    use std::net::TcpListener;
 
     /// A sample without a server, for tests.
     pub fn scrape(metrics: &str, fibers: &str) -> Scrape {
@@ -180,8 +209,43 @@ pub mod tests {
             at: Instant::now(),
             uptime: Some(10.0),
             samples: samples(metrics),
-            fibers: fibers.to_owned(),
+            fibers: Ok(fibers.to_owned()),
         }
+    }
+
+    /// A server that answers each of two connections, in their order. Returns what is scraped from it.
+    fn scraped(answers: [(&'static str, &'static str); 2]) -> Result<Scrape, Failed> {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        std::thread::spawn(move || {
+            for (status, body) in answers {
+                let (mut stream, _) = listener.accept().unwrap();
+                let read = stream.read(&mut [0; 1024]).unwrap();
+                assert!(read > 0);
+                stream
+                    .write_all(format!("HTTP/1.1 {status} X\r\n\r\n{body}").as_bytes())
+                    .unwrap();
+            }
+        });
+        Scrape::take(&address)
+    }
+
+    #[test]
+    fn a_server_that_is_too_busy_for_a_page_is_still_asked() {
+        let metrics = "osier_build_info{version=\"1\"} 1\n";
+        let scrape = scraped([("200", metrics), ("503", "another dump runs\n")]).unwrap();
+        let why = scrape.fibers.unwrap_err();
+        assert!(why.ends_with(" answers /fibers with 503: another dump runs"), "{why}");
+        let failed = scraped([("503", "overloaded\n"), ("200", "")]).err().unwrap();
+        assert!(
+            matches!(&failed, Failed::Busy(why) if why.ends_with(" answers /metrics with 503: overloaded")),
+            "{failed}"
+        );
+        let failed = scraped([("200", metrics), ("404", "")]).err().unwrap();
+        assert!(
+            matches!(&failed, Failed::Other(why) if why.contains(" answers /fibers with 404: is it ")),
+            "{failed}"
+        );
     }
 
     #[test]

@@ -26,8 +26,13 @@ pub fn text(address: &str, now: &Scrape, before: Option<&Scrape>) -> String {
     changes.summary(address, &mut text);
     changes.workers(&mut text);
     changes.routes(&mut text);
-    requests(&now.fibers, &mut text);
-    places(&now.fibers, &mut text);
+    match &now.fibers {
+        Ok(page) => {
+            requests(page, &mut text);
+            places(page, &mut text);
+        }
+        Err(why) => _ = writeln!(text, "\nthe fibers are not shown: {why}"),
+    }
     text
 }
 
@@ -282,7 +287,14 @@ mod tests {
         let expected = expected
             .map(|(waited, path, port)| format!("{waited:>10}  GET /{path}, 1.2.3.4:{port}, waiting to read socket 7"));
         assert_eq!(shown, expected.join("\n"), "{text}");
-        assert!(!super::text("x:1", &scrape(BEFORE, ""), None).contains("slow requests"));
+        let mut busy = scrape(BEFORE, "");
+        assert!(!super::text("x:1", &busy, None).contains("slow requests"));
+        busy.fibers = Err("another dump runs".into());
+        let text = super::text("x:1", &busy, None);
+        assert!(
+            text.ends_with("\n\nthe fibers are not shown: another dump runs\n"),
+            "{text}"
+        );
     }
 
     #[test]
