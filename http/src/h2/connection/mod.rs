@@ -304,6 +304,7 @@ impl Connection {
     /// Frees memory that only work in progress needs. The owner calls it before the connection waits for long.
     pub fn rest(&mut self) {
         self.decoder.rest();
+        self.encoder.rest();
         self.streams.rest();
         self.forgotten.rest();
         self.received = None;

@@ -190,6 +190,7 @@ impl Decoder {
 
     /// Frees what is not needed between blocks.
     pub fn rest(&mut self) {
+        self.table.rest();
         self.text = Vec::new();
         if self.cut.is_empty() {
             self.cut = Vec::new();

@@ -35,6 +35,9 @@ struct Entry {
 /// The steps by which the vector of names and values grows.
 const GROWTH: usize = 128;
 
+/// The most memory beyond that of its entries that a table at rest keeps, in bytes.
+const SPARE: usize = 512;
+
 impl DynamicTable {
     pub const fn new(max_size: usize) -> DynamicTable {
         DynamicTable {
@@ -140,18 +143,40 @@ impl DynamicTable {
         if self.bytes.len() + length <= self.bytes.capacity() {
             return;
         }
-        let evicted = self.entries.front().map_or(0, |oldest| oldest.at as usize);
+        let evicted = self.evicted();
         let live = self.bytes.len() - evicted;
         if evicted > live / 2 || self.bytes.len() + length > self.max_size {
-            self.bytes.drain(..evicted);
-            for entry in &mut self.entries {
-                entry.at -= evicted as u32;
-            }
+            self.drop_evicted();
         }
         let wanted = self.bytes.len() + length;
         if wanted > self.bytes.capacity() {
             let most = wanted.next_multiple_of(GROWTH).min(self.max_size.max(wanted));
             self.bytes.reserve_exact(most - self.bytes.len());
+        }
+    }
+
+    /// The bytes of evicted entries at the front. Without an entry there are no bytes.
+    fn evicted(&self) -> usize {
+        self.entries.front().map_or(0, |oldest| oldest.at as usize)
+    }
+
+    /// Moves the live bytes to the front.
+    fn drop_evicted(&mut self) {
+        let evicted = self.evicted();
+        self.bytes.drain(..evicted);
+        for entry in &mut self.entries {
+            entry.at -= evicted as u32;
+        }
+    }
+
+    /// Gives back the memory of evicted entries, if it is worth the work.
+    pub fn rest(&mut self) {
+        let spare = self.bytes.capacity() - self.bytes.len() + self.evicted();
+        let entries = self.entries.capacity() - self.entries.len();
+        if spare + entries * size_of::<Entry>() > SPARE {
+            self.drop_evicted();
+            self.bytes.shrink_to_fit();
+            self.entries.shrink_to_fit();
         }
     }
 }
@@ -206,6 +231,26 @@ mod tests {
             assert_eq!(table.find(i, &expected[0].0, &expected[0].1), Some(0));
             assert!(table.bytes.capacity() <= 1000);
         }
+    }
+
+    #[test]
+    fn a_table_at_rest_gives_back_the_memory_of_evicted_entries() {
+        let mut table = DynamicTable::new(4096);
+        (0..100).for_each(|_| table.insert(b"a", b"b", 0));
+        table.insert(b"name", &[b'v'; 3000], 7);
+        table.insert(b"other", b"value", 8);
+        table.set_max_size(200);
+        let held = |table: &DynamicTable| table.bytes.capacity() + table.entries.capacity() * size_of::<Entry>();
+        assert!(held(&table) > 3000, "{table:?}");
+        table.rest();
+        assert!(held(&table) <= SPARE, "{} bytes", held(&table));
+        assert_eq!(table.find(8, b"other", b"value"), Some(0));
+        table.insert(b"next", b"one", 9);
+        assert_eq!(names(&table), ["next", "other"]);
+        // A little is kept: the next entry would need it again.
+        let before = held(&table);
+        table.rest();
+        assert_eq!(held(&table), before);
     }
 
     #[test]

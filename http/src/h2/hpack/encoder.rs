@@ -84,6 +84,11 @@ impl Encoder {
         (encoder.table.max_size() <= most).then_some(encoder)
     }
 
+    /// Frees what is not needed between blocks.
+    pub(in crate::h2) fn rest(&mut self) {
+        self.table.rest();
+    }
+
     /// Sets the largest size that the peer accepts: its SETTINGS_HEADER_TABLE_SIZE.
     pub fn set_max_table_size(&mut self, bytes: u32) {
         let size = self.wanted.min(bytes as usize);
