@@ -11,6 +11,8 @@ use std::net::SocketAddr;
 use std::ops;
 use std::rc::Rc;
 use std::sync::Arc;
+#[cfg(all(feature = "h2", any(feature = "fastcgi", feature = "proxy")))]
+use std::time::Instant;
 
 use http::StatusCode;
 use osier::sync::Event;
@@ -71,7 +73,7 @@ pub(crate) struct Paused {
     unread: Box<[u8]>,
     failed: Option<BodyError>,
     most: u64,
-    may_be_slow: bool,
+    pace: Pace,
 }
 
 #[cfg(any(feature = "fastcgi", feature = "proxy"))]
@@ -102,7 +104,7 @@ impl Paused {
         RequestBody {
             failed: self.failed,
             most: self.most,
-            pace: Pace::new(self.may_be_slow),
+            pace: self.pace.resumed(),
             ..body
         }
     }
@@ -115,6 +117,12 @@ impl Paused {
     /// A number that changes when bytes arrive that are not data: the framing of chunks.
     pub(crate) fn progress(&self) -> usize {
         self.unread.len()
+    }
+
+    /// Adds a wait of the request for its client.
+    #[cfg(feature = "h2")]
+    pub(crate) fn waited(&mut self, since: Instant) {
+        self.pace.waited(since);
     }
 
     /// Ends the body with an error, which it returns: no bytes have come in time.
@@ -403,6 +411,7 @@ impl<'a> RequestBody<'a> {
     pub(crate) fn allow_pauses(&mut self) {
         self.allow_slow();
         self.may_pause = true;
+        self.client.allow_pauses();
     }
 
     #[inline]
@@ -501,8 +510,20 @@ impl<'a> RequestBody<'a> {
             unread: self.buffer[self.unread.clone()].into(),
             failed: self.failed,
             most: self.most,
-            may_be_slow: self.pace.may_be_slow,
+            pace: self.pace.resumed(),
         }
+    }
+
+    /// Whether the client is slower than its rate, before one more wait.
+    #[cfg(all(feature = "h2", any(feature = "fastcgi", feature = "proxy")))]
+    pub(crate) fn is_too_slow(&mut self) -> bool {
+        self.pace.is_too_slow(&self.client.worker.server)
+    }
+
+    /// Ends the body with an error, which it returns: too few bytes have come in time.
+    #[cfg(all(feature = "h2", any(feature = "fastcgi", feature = "proxy")))]
+    pub(crate) fn time_out(&mut self) -> io::Error {
+        self.fail(BodyError::TimedOut)
     }
 
     /// Waits until the client has sent more bytes. Nothing that has arrived may be unread.

@@ -146,10 +146,20 @@ impl Spool {
     /// While the client sends, and while the file is written.
     pub(crate) fn fill(body: &mut dyn Arriving, limits: &Limits) -> Result<Spool, Failed> {
         let mut spool = Spool::default();
-        while !spool.read_arrived(body, limits)? {
+        spool.go_on(body, limits)?;
+        Ok(spool)
+    }
+
+    /// Reads the rest of `body`.
+    ///
+    /// # Suspends
+    ///
+    /// While the client sends, and while the file is written.
+    pub(crate) fn go_on(&mut self, body: &mut dyn Arriving, limits: &Limits) -> Result<(), Failed> {
+        while !self.read_arrived(body, limits)? {
             body.arrives().map_err(Failed::Client)?;
         }
-        Ok(spool)
+        Ok(())
     }
 
     /// Adds the bytes of `body` that have arrived. Returns whether its end has.

@@ -3,9 +3,11 @@
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::VecDeque;
 use std::io::{self, Read};
+use std::time::Duration;
 
 use osier::memory::{Account, Charge};
 use osier::sync::{Event, Interrupt};
+use osier::time::Stamp;
 use osier_http::h2::FieldSection;
 
 use crate::conn::trailers::Trailers;
@@ -21,6 +23,19 @@ pub(crate) struct Inlet {
     /// Made at the first need.
     gone: OnceCell<Interrupt>,
     is_reset: Cell<bool>,
+    /// Since when a fiber waits for bytes.
+    awaited: Cell<Option<Stamp>>,
+    /// Whether the peer may be silent for any time.
+    may_pause: Cell<bool>,
+}
+
+/// A wait of a fiber for bytes.
+pub(crate) struct Awaits<'i>(&'i Inlet);
+
+impl Drop for Awaits<'_> {
+    fn drop(&mut self) {
+        self.0.awaited.set(None);
+    }
 }
 
 /// The most memory that an empty inbox keeps. The windows bound what is in it, not what it has held.
@@ -57,7 +72,26 @@ impl Inlet {
             on_arrival: OnceCell::new(),
             gone: OnceCell::new(),
             is_reset: Cell::new(false),
+            awaited: Cell::new(None),
+            may_pause: Cell::new(false),
         }
+    }
+
+    /// Notes that the fiber waits for bytes, until the drop of the result.
+    pub(crate) fn awaits(&self) -> Awaits<'_> {
+        self.awaited.set(Some(Stamp::coarse()));
+        Awaits(self)
+    }
+
+    /// Lets the peer be silent for any time.
+    pub(crate) fn allow_pauses(&self) {
+        self.may_pause.set(true);
+    }
+
+    /// Whether a fiber has waited for so long, and its peer may not be silent.
+    pub(crate) fn is_silent_for(&self, time: Duration) -> bool {
+        let awaited = self.awaited.get().filter(|_| !self.may_pause.get());
+        awaited.is_some_and(|since| Stamp::coarse().since(since) >= time)
     }
 
     /// Adds bytes of the body.

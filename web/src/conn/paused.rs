@@ -42,7 +42,7 @@ pub(crate) trait Unfinished: Any {
     /// Whether the code of the body goes on.
     fn is_ready(&self) -> bool;
 
-    /// Polls what the code of the body waits for.
+    /// Polls what the code of the body waits for. A stream also polls it each time that something has arrived.
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<()>;
 
     /// Reports a response that ends here, given the bytes of its request's head.

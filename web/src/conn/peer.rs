@@ -21,7 +21,10 @@ use osier::net::PackedAddr;
 
 #[cfg(feature = "sendfile")]
 use crate::conn::buffers::{self, Size};
+#[cfg(all(feature = "h2", any(feature = "fastcgi", feature = "proxy")))]
+use crate::conn::inlet::Inlet;
 use crate::conn::rates::Span;
+use crate::conn::server_state::ServerState;
 use crate::conn::stream::ClientStream;
 use crate::conn::trailers::Trailers;
 use crate::conn::transport::Transport;
@@ -177,6 +180,14 @@ impl<'w> Peer<'w> {
         }
     }
 
+    /// Lets the client of a stream send nothing for any time, also near the limit of memory.
+    #[cfg(feature = "proxy")]
+    pub(crate) fn allow_pauses(self) {
+        if let End::Stream(stream) = self.end {
+            stream.allow_pauses();
+        }
+    }
+
     /// Undoes [`allow_slow_response`](Peer::allow_slow_response). An HTTP/2 stream changes nothing, because other streams share its
     /// socket.
     pub(crate) fn restore_pace(self) {
@@ -248,12 +259,21 @@ impl Pace {
         may_be_slow: false,
     };
 
+    /// The same pace on another fiber.
     #[cfg(any(feature = "fastcgi", feature = "proxy"))]
-    pub(crate) fn new(may_be_slow: bool) -> Pace {
-        Pace {
-            may_be_slow,
-            ..Pace::BEGINS
-        }
+    pub(crate) fn resumed(&self) -> Pace {
+        Pace { shrunk: None, ..*self }
+    }
+
+    /// Adds a wait for the client.
+    #[cfg(all(feature = "h2", any(feature = "fastcgi", feature = "proxy")))]
+    pub(crate) fn waited(&mut self, since: Instant) {
+        self.span.waited(since);
+    }
+
+    /// Whether the client is slower than its rate, before one more wait.
+    pub(crate) fn is_too_slow(&mut self, server: &ServerState) -> bool {
+        self.span.is_too_slow(&server.rates, server.timeouts.body) && !self.may_be_slow
     }
 
     /// Makes a call that waits for bytes of the connection.
@@ -277,7 +297,7 @@ impl Pace {
         }
         let server = &link.worker.server;
         let body = server.timeouts.body;
-        if self.span.is_too_slow(&server.rates, body) && !self.may_be_slow {
+        if self.is_too_slow(server) {
             return Err(io::ErrorKind::TimedOut.into());
         }
         let waited = match within(SLOW_AFTER.min(body)) {
@@ -309,6 +329,15 @@ impl Pace {
 
 #[cfg(any(feature = "fastcgi", feature = "proxy"))]
 impl Peer<'_> {
+    /// The place where the bytes of an HTTP/2 stream arrive.
+    #[cfg(feature = "h2")]
+    pub(crate) fn inlet(self) -> Option<Rc<Inlet>> {
+        match self.end {
+            End::Stream(stream) => Some(stream.shared_inlet()),
+            End::Link(_) | End::Memory(_) => None,
+        }
+    }
+
     /// Reads bytes of a request's body that have arrived. `None` if there are none.
     pub(crate) fn read_arrived(self, into: &mut [u8]) -> io::Result<Option<usize>> {
         let read = match self.end {

@@ -4,10 +4,14 @@
 //! fields and the rest into DATA. It gives the body of the request without framing, too.
 
 use std::io;
+#[cfg(all(feature = "h2", any(feature = "fastcgi", feature = "proxy")))]
+use std::rc::Rc;
 use std::time::Duration;
 
 use osier::sync::Interrupt;
 
+#[cfg(all(feature = "h2", any(feature = "fastcgi", feature = "proxy")))]
+use crate::conn::inlet::Inlet;
 use crate::conn::trailers::Trailers;
 use crate::conn::worker::Link;
 
@@ -52,6 +56,9 @@ pub(crate) trait ClientStream {
     /// `TimedOut` if nothing has come within `patience`.
     fn wait_readable(&self, patience: Duration) -> io::Result<()>;
 
+    /// Lets the client send nothing for any time, also near the limit of memory.
+    fn allow_pauses(&self);
+
     /// Sends bytes of the response. They begin with a whole head until the final head has been sent.
     ///
     /// # Suspends
@@ -71,4 +78,8 @@ pub(crate) trait ClientStream {
 
     /// Set when the client resets the stream or leaves.
     fn gone(&self) -> Interrupt;
+
+    /// The place where its bytes arrive, for a request that waits for them without a fiber.
+    #[cfg(all(feature = "h2", any(feature = "fastcgi", feature = "proxy")))]
+    fn shared_inlet(&self) -> Rc<Inlet>;
 }

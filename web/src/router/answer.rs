@@ -55,6 +55,8 @@ pub(crate) struct AfterWait {
 pub(crate) struct AfterBody {
     pub(crate) limits: Arc<Limits>,
     pub(crate) then: Then,
+    /// The part that an earlier burst has received.
+    pub(crate) begun: Option<Box<Spool>>,
 }
 
 impl Answer {
@@ -67,6 +69,7 @@ impl Answer {
         Answer(Kind::AfterBody(AfterBody {
             limits: limits.clone(),
             then: Box::new(then),
+            begun: None,
         }))
     }
 
@@ -90,7 +93,7 @@ impl Answer {
         match self.0 {
             Kind::Now(response) => change(request, response).into(),
             #[cfg(any(feature = "fastcgi", feature = "proxy"))]
-            Kind::AfterBody(AfterBody { limits, then }) => Answer::after_body(&limits, move |request, body| {
+            Kind::AfterBody(AfterBody { limits, then, .. }) => Answer::after_body(&limits, move |request, body| {
                 let answer = then(request, body);
                 answer.map(request, change)
             }),
@@ -133,7 +136,7 @@ impl Answer {
         };
         match self.0 {
             now @ Kind::Now(_) => Answer(now),
-            Kind::AfterBody(AfterBody { limits, then }) => {
+            Kind::AfterBody(AfterBody { limits, then, .. }) => {
                 Answer::after_body(&limits, move |request, body| match body {
                     Ok(_) => run(around, request, Box::new(move |request| then(request, body))),
                     // It must not wait in a queue to be refused.
@@ -211,8 +214,9 @@ impl Answer {
         match self.0 {
             Kind::Now(response) => response,
             #[cfg(any(feature = "fastcgi", feature = "proxy"))]
-            Kind::AfterBody(AfterBody { limits, then }) => {
-                let body = Spool::fill(&mut request.body, &limits);
+            Kind::AfterBody(AfterBody { limits, then, begun }) => {
+                let mut spool = begun.map_or_else(Spool::default, |spool| *spool);
+                let body = spool.go_on(&mut request.body, &limits).map(|()| spool);
                 then(request, body).wait(request)
             }
             #[cfg(feature = "proxy")]

@@ -6,8 +6,12 @@ use osier::fiber::Activity;
 use osier_http::Head;
 
 use crate::Request;
+#[cfg(feature = "h2")]
+use crate::body::spool::Failed;
 use crate::body::spool::Spool;
 use crate::conn::awaiting::Awaiting;
+#[cfg(feature = "h2")]
+use crate::conn::peer::Gone;
 use crate::conn::rates::Span;
 use crate::conn::serve::After;
 use crate::router::answer::{AfterBody, Answer, Kind};
@@ -27,7 +31,7 @@ impl Burst<'_> {
         }
     }
 
-    /// Replaces an answer that waits by a response. Leaves the request to the connection if it `may_rest`.
+    /// Replaces an answer that waits by a response. Leaves the request to the connection, or to its stream, if it `may_rest`.
     ///
     /// # Suspends
     ///
@@ -40,8 +44,7 @@ impl Burst<'_> {
         answer: &mut Option<Answer>,
         may_rest: bool,
     ) -> Result<(), After> {
-        let has_connection = self.peer.transport().is_some();
-        *answer = self.wait_for_body((head, request), answer.take(), may_rest && has_connection)?;
+        *answer = self.wait_for_body((head, request), answer.take(), may_rest)?;
         #[cfg(feature = "proxy")]
         {
             *answer = self.wait_for_code((head, request), answer.take(), may_rest)?;
@@ -49,8 +52,24 @@ impl Burst<'_> {
         Ok(())
     }
 
+    /// The way in which a request waits for its body. A stream waits as for a response: its request ends with the client.
+    fn place(&self, request: &Request<'_>, may_rest: bool) -> Place {
+        if !may_rest {
+            return Place::Here;
+        }
+        if self.peer.transport().is_some() {
+            return Place::Connection;
+        }
+        #[cfg(feature = "h2")]
+        if self.peer.is_stream() && request.gone == Gone::Default && self.output.may_rest() {
+            return Place::Stream;
+        }
+        let _ = request;
+        Place::Here
+    }
+
     /// Calls the function that makes the response from the body of the request, if the body has arrived. Leaves the request to the
-    /// connection otherwise, or receives the body here if the request may not rest.
+    /// connection or its stream otherwise, or receives the body here if the request may not rest.
     ///
     /// # Suspends
     ///
@@ -61,28 +80,35 @@ impl Burst<'_> {
         answer: Option<Answer>,
         may_rest: bool,
     ) -> Result<Option<Answer>, After> {
-        let Some(Answer(Kind::AfterBody(AfterBody { limits, then }))) = answer else {
+        let Some(Answer(Kind::AfterBody(AfterBody { limits, then, begun }))) = answer else {
             return Ok(answer);
         };
-        let mut spool = Spool::default();
-        let arrived = match may_rest {
-            true => spool.read_arrived(&mut request.body, &limits),
-            false => Spool::fill(&mut request.body, &limits).map(|whole| {
-                spool = whole;
-                true
-            }),
+        let mut spool = begun.map_or_else(Spool::default, |spool| *spool);
+        let place = self.place(request, may_rest);
+        let arrived = match place {
+            Place::Here => spool.go_on(&mut request.body, &limits).map(|()| true),
+            _ => spool.read_arrived(&mut request.body, &limits),
         };
         let body = match arrived {
             Ok(true) => Ok(spool),
             Err(failed) => Err(failed),
+            #[cfg(feature = "h2")]
+            Ok(false) if place == Place::Stream && request.body.is_too_slow() => {
+                Err(Failed::Client(request.body.time_out()))
+            }
             Ok(false) => {
                 let received = Received {
                     held: self.hold((head, request), Activity::Client),
                     spool,
+                    is_whole: false,
                     failed: None,
                     limits,
                     then,
                 };
+                #[cfg(feature = "h2")]
+                if place == Place::Stream {
+                    return Err(self.rest_on_stream(received));
+                }
                 return Err(After::Receive(Box::new(Awaiting {
                     head: Box::default(),
                     request: Some(Box::new(received)),
@@ -97,4 +123,14 @@ impl Burst<'_> {
         let _ = self.catch(head, || answer = Some(then(request, body)));
         Ok(answer)
     }
+}
+
+/// Where a request waits for its body.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// On this fiber.
+    Here,
+    Connection,
+    #[cfg(feature = "h2")]
+    Stream,
 }

@@ -17,6 +17,8 @@ pub(crate) mod served;
 mod timing;
 #[cfg(feature = "upgrade")]
 pub mod upgrade;
+#[cfg(all(feature = "h2", any(feature = "fastcgi", feature = "proxy")))]
+pub(crate) mod uploading;
 #[cfg(feature = "proxy")]
 pub(crate) mod waiting;
 

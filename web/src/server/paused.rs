@@ -25,6 +25,8 @@ use crate::conn::server_state::ServerState;
 use crate::request::Marks;
 use crate::server::burst::{App, Burst};
 use crate::server::served::Client;
+#[cfg(all(feature = "h2", any(feature = "fastcgi", feature = "proxy")))]
+use crate::server::uploading::Uploading;
 #[cfg(feature = "proxy")]
 use crate::server::waiting::Unbegun;
 
@@ -182,6 +184,14 @@ impl Burst<'_> {
         held: &mut Extensions,
     ) -> Option<After> {
         let response: Box<dyn Any> = response;
+        #[cfg(any(feature = "fastcgi", feature = "proxy"))]
+        let response = match response.downcast::<Uploading>() {
+            Ok(uploading) => {
+                self.received.set(Some(uploading.resume()));
+                return self.run_stream(head);
+            }
+            Err(other) => other,
+        };
         #[cfg(feature = "proxy")]
         let response = match response.downcast::<Unbegun>() {
             Ok(unbegun) => {

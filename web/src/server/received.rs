@@ -15,9 +15,9 @@ use crate::conn::output::Output;
 use crate::conn::peer::Peer;
 use crate::request::Marks;
 use crate::request::changes::Texts;
+use crate::router::answer::{AfterBody, Answer, Kind, Then};
 #[cfg(feature = "proxy")]
-use crate::router::answer::{AfterWait, GoOn, Kind};
-use crate::router::answer::{Answer, Then};
+use crate::router::answer::{AfterWait, GoOn};
 use crate::{Request, RequestBody, Response};
 
 /// A request that goes on in another burst.
@@ -96,10 +96,12 @@ impl Held {
     }
 }
 
-/// A request whose body the connection receives before its handler goes on.
+/// A request whose body the connection receives before its handler goes on, or its stream.
 pub(crate) struct Received {
     pub(crate) held: Held,
     pub(crate) spool: Spool,
+    /// Whether the spool has the body to its end.
+    pub(crate) is_whole: bool,
     pub(crate) failed: Option<Failed>,
     pub(crate) limits: Arc<Limits>,
     pub(crate) then: Then,
@@ -111,8 +113,16 @@ impl Received {
         if let Err(response) = this.held.give_back(request) {
             return response.into();
         }
-        let body = this.failed.map_or(Ok(this.spool), Err);
-        (this.then)(request, body)
+        match this.failed {
+            Some(failed) => (this.then)(request, Err(failed)),
+            None if this.is_whole => (this.then)(request, Ok(this.spool)),
+            // More of it may have arrived.
+            None => Answer(Kind::AfterBody(AfterBody {
+                limits: this.limits,
+                then: this.then,
+                begun: Some(Box::new(this.spool)),
+            })),
+        }
     }
 }
 
@@ -164,7 +174,10 @@ impl Receiving for Received {
         self.held.body = body.pause();
         client.worker.give_buffers(buffers);
         match read {
-            Ok(true) => Arrived::All,
+            Ok(true) => {
+                self.is_whole = true;
+                Arrived::All
+            }
             Ok(false) if (self.spool.len(), self.held.body.progress()) == before => Arrived::Nothing,
             Ok(false) => Arrived::Some,
             Err(failed) => {

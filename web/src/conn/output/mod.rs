@@ -423,7 +423,7 @@ impl<'c> Output<'c> {
     }
 
     /// Whether the connection may wait without a stack, with nothing of a response sent.
-    #[cfg(feature = "proxy")]
+    #[cfg(any(feature = "proxy", all(feature = "fastcgi", feature = "h2")))]
     pub(crate) fn may_rest(&self) -> bool {
         !self.state().in_frame && !matches!(self.sink, Sink::Memory(_))
     }

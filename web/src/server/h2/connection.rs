@@ -304,7 +304,8 @@ impl Connection {
         self.rest()
     }
 
-    /// Resets the streams whose client has opened no window for some time: near the limit of memory.
+    /// Resets the streams whose client has opened no window for some time, or has sent nothing that a fiber waits for: near the limit of
+    /// memory.
     #[cold]
     fn reset_stalled(&mut self) -> Result<(), Error> {
         let now = osier::time::coarse_now();
@@ -319,6 +320,7 @@ impl Connection {
                 None => break,
             }
         }
+        self.shared.reset_silent(stalled::STALLED_AFTER);
         self.shared.wake_writable();
         self.shared.flush_soon();
         Ok(())

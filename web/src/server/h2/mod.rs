@@ -19,8 +19,8 @@
 //!   to the transport, and the serving one does not while there is a writer's fiber.
 //! - A new stream is served when there is room in the output. Until then it is a head, without a stack or a buffer. Each serving fiber
 //!   serves at least one stream, so long bodies cannot keep new streams from beginning.
-//! - A stream that has left HTTP keeps no fiber either (`tunnel.rs`), nor does a response that has nothing to send for a while
-//!   (`paused.rs`).
+//! - A stream that has left HTTP keeps no fiber either (`tunnel.rs`), nor does a response that has nothing to send for a while, or a
+//!   request whose handler wants the body first (`paused.rs`).
 //! - The handler that reads a body opens the windows. The room of the output and the windows of the client hold back a handler that
 //!   writes.
 

@@ -1,7 +1,7 @@
-//! A stream whose response has paused: a future waits for it, and holds no stack.
+//! A stream whose response has paused, or has not begun because the body of the request has not arrived: a future waits, and holds no stack.
 //!
 //! ```text
-//!   exchange ─ After::Pause ─▶ Resting, in a future ─┬ the code of the body has something to do ─▶ a fiber: exchange::go_on
+//!   exchange ─ After::Pause ─▶ Resting, in a future ─┬ there is something to do, bytes have arrived ─▶ a fiber: exchange::go_on
 //!                                                    └ the stream is reset ─▶ the response is cut
 //! ```
 

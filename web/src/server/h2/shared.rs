@@ -363,6 +363,18 @@ impl Shared {
         }
     }
 
+    /// Resets the streams whose bodies a fiber has awaited for that time in vain: it keeps a stack.
+    pub(super) fn reset_silent(&self, patience: Duration) {
+        let streams = self.streams.borrow();
+        let inlets = streams.iter().filter_map(|(id, inlet)| Some((*id, inlet.clone()?)));
+        let silent: Vec<_> = inlets.filter(|(_, inlet)| inlet.is_silent_for(patience)).collect();
+        drop(streams);
+        for (id, inlet) in silent {
+            self.machine.borrow_mut().reset(id, ErrorCode::ENHANCE_YOUR_CALM);
+            inlet.reset();
+        }
+    }
+
     /// Tells every stream that its client is gone.
     pub(super) fn reset_all(&self) {
         let mut streams = self.streams.borrow_mut();

@@ -263,11 +263,16 @@ impl ClientStream for Stream {
         let inlet = self.inlet();
         while !inlet.is_readable() {
             self.waits();
+            let _awaits = inlet.awaits();
             if !inlet.arrived.wait_timeout(patience) {
                 return Err(io::ErrorKind::TimedOut.into());
             }
         }
         Ok(())
+    }
+
+    fn allow_pauses(&self) {
+        self.inlet().allow_pauses();
     }
 
     fn write(&self, bytes: &[u8]) -> io::Result<()> {
@@ -287,5 +292,10 @@ impl ClientStream for Stream {
 
     fn gone(&self) -> Interrupt {
         self.inlet().gone()
+    }
+
+    #[cfg(any(feature = "fastcgi", feature = "proxy"))]
+    fn shared_inlet(&self) -> Rc<Inlet> {
+        self.inlet().clone()
     }
 }

@@ -160,6 +160,18 @@ impl Client {
         self.flush();
     }
 
+    /// Reads once, no longer than the timeout of the socket.
+    pub fn look(&mut self) {
+        self.flush();
+        let mut piece = vec![0; 64 << 10];
+        match self.stream.read(&mut piece) {
+            Ok(count @ 1..) => self.take(&piece[..count]),
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
+            ended => panic!("the connection ends: {ended:?}"),
+        }
+        self.flush();
+    }
+
     fn take(&mut self, mut bytes: &[u8]) {
         loop {
             let received = self.machine.receive(bytes, Instant::now());

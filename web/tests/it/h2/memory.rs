@@ -2,16 +2,19 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::time::Instant;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::{Duration, Instant};
 
-use osier::memory::{self, Account};
+use osier::memory::{self, Account, Pressure};
+use osier::sync::Event;
 use osier_http::h2::{Connection, ErrorCode, Limits, Outgoing};
-use osier_web::{Request, Router};
+use osier_web::{Request, Router, Server, Timeouts};
 use testkit::{allow_descriptors, resident_bytes, settled_bytes, this_test};
 
 use super::client::Client;
 use super::router;
-use crate::common::{PATIENCE, site};
+use crate::common::{PATIENCE, eventually, site, site_with};
 use crate::memory::in_a_small_child;
 
 /// Enough that what is not per connection does not matter.
@@ -92,7 +95,7 @@ fn near_the_limit_streams_behind_one_that_waits_are_refused_and_may_come_again()
     in_a_small_child(test, || {
         let greedy = |_: &mut Request<'_>| {
             let _all = Account::named("greedy").charge(memory::limit().expect("the child has one"));
-            osier::sleep(std::time::Duration::from_millis(50));
+            osier::sleep(Duration::from_millis(50));
             "has waited"
         };
         let site = site(Router::new().get("/", |_| "hello").get("/greedy", greedy));
@@ -107,3 +110,66 @@ fn near_the_limit_streams_behind_one_that_waits_are_refused_and_may_come_again()
         assert_eq!(client.get("/").status, 200);
     });
 }
+
+#[test]
+fn near_the_limit_streams_whose_bodies_do_not_come_are_reset() {
+    let test = "h2::memory::near_the_limit_streams_whose_bodies_do_not_come_are_reset";
+    in_a_small_child(test, || {
+        let greedy = |_: &mut Request<'_>| {
+            let _all = Account::named("greedy").charge(memory::limit().expect("the child has one"));
+            FREE.wait();
+            "has waited"
+        };
+        let begun = Arc::new(AtomicUsize::new(0));
+        let begins = begun.clone();
+        let count = move |request: &mut Request<'_>| {
+            begins.fetch_add(1, Relaxed);
+            std::io::copy(request.body(), &mut std::io::sink()).map(|count| count.to_string())
+        };
+        let router = Router::new().get("/", |_| "hello").post("/count", count);
+        let server = Server::new(router.get("/greedy", greedy)).timeouts(Timeouts {
+            body: Duration::from_secs(600),
+            ..Timeouts::default()
+        });
+        let site = site_with(1, server, |server| server.bind("127.0.0.1:0"));
+        let mut client = Client::connect(site.addr);
+        let silent: Vec<_> = (0..5).map(|_| client.begin("POST", "/count", &[], false)).collect();
+        client.flush();
+        let mut sends = Client::connect(site.addr);
+        let upload = sends.begin("POST", "/count", &[], false);
+        sends.body(upload, b"first", false);
+        eventually("all handlers read", || begun.load(Relaxed) == 6);
+        let mut other = Client::connect(site.addr);
+        let waits = other.begin("GET", "/greedy", &[], true);
+        other.flush();
+        eventually("memory is short", || memory::pressure() == Pressure::Critical);
+        let head = client.begin("HEAD", "/", &[], true);
+        let reply = client.reply(head);
+        assert_eq!((reply.status, reply.reset), (503, None));
+        assert!(reply.body.is_empty());
+        // A client that sends goes on.
+        let mut sent = 5;
+        client
+            .stream
+            .set_read_timeout(Some(Duration::from_millis(100)))
+            .unwrap();
+        eventually("the silent streams are reset", || {
+            sends.body(upload, b"x", false);
+            sent += 1;
+            client.look();
+            silent.iter().all(|stream| client.replies[stream].is_over())
+        });
+        for stream in silent {
+            let reply = client.reply(stream);
+            assert_eq!((reply.status, reply.reset), (0, Some(ErrorCode::ENHANCE_YOUR_CALM)));
+        }
+        sends.body(upload, b"", true);
+        assert_eq!(sends.reply(upload).text(), sent.to_string());
+        FREE.set();
+        assert_eq!(other.reply(waits).text(), "has waited");
+        assert_eq!(client.get("/").status, 200);
+    });
+}
+
+/// Set when the memory may be free again.
+static FREE: Event = Event::new();

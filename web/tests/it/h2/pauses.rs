@@ -21,11 +21,7 @@ type Told = Arc<Mutex<Vec<(u16, u64)>>>;
 fn site(router: Router) -> (Site, Told) {
     let told = Told::default();
     let tell = told.clone();
-    let held = |_: &mut Request<'_>| {
-        let metrics = osier::inspect::metrics().expect("inside of a runtime");
-        let worker = &metrics.workers[0];
-        format!("{} {}", worker.fibers, worker.tasks)
-    };
+    let held = |_: &mut Request<'_>| held_here();
     let timeouts = Timeouts {
         drain: Duration::from_secs(3),
         ..Timeouts::default()
@@ -38,6 +34,12 @@ fn site(router: Router) -> (Site, Told) {
             }
         });
     (site_with(1, server, |server| server.bind("127.0.0.1:0")), told)
+}
+
+fn held_here() -> String {
+    let metrics = osier::inspect::metrics().expect("inside of a runtime");
+    let worker = &metrics.workers[0];
+    format!("{} {}", worker.fibers, worker.tasks)
 }
 
 /// The numbers of fibers and futures.
@@ -263,4 +265,101 @@ fn a_stream_to_a_backend_that_does_not_respond_yet_keeps_no_fiber() {
         told.iter().map(|(status, _)| *status).eq([504, 200])
     });
     assert!(outer.logged("within 6s"), "{:?}", outer.log);
+}
+
+/// Serves a backend that answers with the length of each body, and what the observer has told: status and received bytes.
+fn counting(timeouts: Timeouts) -> (Backend, Site, Told) {
+    let backend = Backend::start(|_, conn| {
+        while let Some(request) = conn.request() {
+            let length = request.body.len().to_string();
+            let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", length.len());
+            conn.send(head + &length);
+        }
+    });
+    let told = Told::default();
+    let tell = told.clone();
+    let held = |_: &mut Request<'_>| held_here();
+    let server = Server::new(router(backend.proxy()).get("/held", held))
+        .timeouts(timeouts)
+        .on_request(move |served| {
+            if served.method() == "POST" {
+                tell.lock().unwrap().push((served.status().as_u16(), served.received()));
+            }
+        });
+    let site = site_with(1, server, |server| server.bind("127.0.0.1:0"));
+    (backend, site, told)
+}
+
+#[test]
+fn streams_whose_bodies_arrive_slowly_keep_no_fiber() {
+    let (backend, site, told) = counting(Timeouts::default());
+    let first = settled(&site);
+    let mut client = Client::connect(site.addr);
+    let streams: Vec<_> = (0..20).map(|_| client.begin("POST", "/", &[], false)).collect();
+    client.flush();
+    rest(&site, first, 20);
+    for count in [1, 3] {
+        for &stream in &streams {
+            client.body(stream, &vec![b'x'; count], false);
+        }
+        eventually("all rest", || held(&site) == (first.0, first.1 + 20));
+    }
+    assert_eq!(backend.accepted(), 0);
+    assert_eq!(
+        client.send("POST", "/", &[], &[b'x'; 100_000]).text(),
+        "100000",
+        "another stream goes on"
+    );
+    let (last, others) = streams.split_last().unwrap();
+    client.machine.reset(*last, ErrorCode::CANCEL);
+    client.flush();
+    for &stream in others {
+        client.body(stream, &[b'x'; 400_000], true);
+        assert_eq!(client.reply(stream).text(), "400004");
+    }
+    eventually("all are told", || {
+        let mut told = told.lock().unwrap().clone();
+        told.sort_unstable();
+        let (gone, whole) = told.split_last().unwrap_or((&(0, 0), &[]));
+        *gone == (499, 4) && whole.len() == 20 && whole[0] == (200, 100_000) && whole[1..] == [(200, 400_004); 19]
+    });
+    assert!(site.log.lock().unwrap().is_empty(), "{:?}", site.log);
+}
+
+#[test]
+fn a_body_that_does_not_come_to_a_stream_at_rest_is_408() {
+    let (backend, site, told) = counting(Timeouts {
+        body: Duration::from_millis(300),
+        ..Timeouts::default()
+    });
+    let first = settled(&site);
+    let mut client = Client::connect(site.addr);
+    let stream = client.begin("POST", "/", &[], false);
+    client.body(stream, b"part", false);
+    let reply = client.reply(stream);
+    assert_eq!((reply.status, reply.reset), (408, None));
+    eventually("it is told", || *told.lock().unwrap() == [(408, 4)]);
+    rest(&site, first, 0);
+    assert_eq!(backend.accepted(), 0);
+}
+
+#[test]
+fn a_stream_whose_body_drips_is_408_by_the_rate() {
+    let (_backend, site, _) = counting(Timeouts {
+        body: Duration::from_millis(600),
+        ..Timeouts::default()
+    });
+    let mut client = Client::connect(site.addr);
+    let stream = client.begin("POST", "/", &[], false);
+    client.flush();
+    client.stream.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+    let mut sent = 0;
+    eventually("the stream is refused", || {
+        client.body(stream, b"x", false);
+        sent += 1;
+        client.look();
+        client.replies[&stream].is_over()
+    });
+    assert_eq!(client.reply(stream).status, 408);
+    assert!(sent > 3, "{sent} bytes");
 }
