@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::common::backend::{self, Backend, options, serve, serve_large};
-use crate::common::{Client, PATIENCE, eventually, site, site_with};
+use crate::common::{Client, PATIENCE, arrived, eventually, site, site_with};
 use osier_web::proxy::{Host, Proxy};
 use osier_web::{Route, Router, Server, Timeouts};
 
@@ -420,9 +420,9 @@ fn a_request_that_arrives_on_a_connection_as_that_is_closed_for_another_is_serve
     busy.wait();
     let mut new = site.connect();
     new.send("GET / HTTP/1.1\r\nHost: t\r\n\r\n");
-    thread::sleep(Duration::from_millis(50));
+    arrived(&new.stream);
     idle.send("GET / HTTP/1.1\r\nHost: t\r\n\r\n");
-    thread::sleep(Duration::from_millis(50));
+    arrived(&idle.stream);
     wait.wait();
     assert_eq!(other.reply().text(), "done");
     assert_eq!(new.reply().text(), "proxied");

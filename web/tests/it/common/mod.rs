@@ -113,7 +113,6 @@ fn run(
     }
 }
 
-/// Connects with a receive buffer of a few kilobytes, so that the server soon has bytes left.
 /// A listener whose connections hold few bytes that are sent to clients.
 pub fn narrow_listener() -> osier::net::TcpListener {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
@@ -122,6 +121,7 @@ pub fn narrow_listener() -> osier::net::TcpListener {
     osier::net::TcpListener::from(listener)
 }
 
+/// Connects with a receive buffer of a few kilobytes, so that the server soon has bytes left.
 pub fn connect_narrowly(addr: SocketAddr) -> TcpStream {
     let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
     socket.set_recv_buffer_size(4096).unwrap();
@@ -172,6 +172,33 @@ pub fn taken(client: &TcpStream) {
     });
 }
 
+/// Waits until everything that was sent over IPv4 lies in the socket of a server that does not read now.
+pub fn arrived(client: &TcpStream) {
+    let (ours, theirs) = (client.local_addr().unwrap(), client.peer_addr().unwrap());
+    eventually("what was sent has arrived", || {
+        let table = socket_table();
+        let (sent, unread) = (queues(&table, ours, theirs), queues(&table, theirs, ours));
+        sent.is_some_and(|queues| queues.starts_with("00000000:"))
+            && unread.is_some_and(|queues| !queues.ends_with(":00000000"))
+    });
+}
+
+/// Waits until a server has read everything that its clients have sent over IPv4.
+pub fn all_taken(server: SocketAddr) {
+    let server = kernel_name(server);
+    eventually("the server has read what was sent", || {
+        socket_table().lines().skip(1).all(|line| {
+            // Its number, its address, its peer, its state, its queues.
+            let words: Vec<&str> = line.split_whitespace().take(5).collect();
+            match words[..] {
+                [_, ours, _, "01", queues] if ours == server => queues.ends_with(":00000000"),
+                [_, _, theirs, "01", queues] if theirs == server => queues.starts_with("00000000:"),
+                _ => true,
+            }
+        })
+    });
+}
+
 /// The bytes that a socket between IPv4 addresses holds: those that are not acknowledged, and those
 /// that are not read. `None` if the kernel has no such socket, closed or not.
 pub fn kernel_queues(from: SocketAddr, to: SocketAddr) -> Option<String> {
@@ -182,12 +209,16 @@ fn socket_table() -> String {
     std::fs::read_to_string("/proc/net/tcp").expect("Linux tells of its sockets")
 }
 
-fn queues(table: &str, from: SocketAddr, to: SocketAddr) -> Option<String> {
-    let name = |address: SocketAddr| match address {
+/// An IPv4 address as the kernel's table has it.
+fn kernel_name(address: SocketAddr) -> String {
+    match address {
         SocketAddr::V4(v4) => format!("{:08X}:{:04X}", u32::from_ne_bytes(v4.ip().octets()), v4.port()),
         SocketAddr::V6(_) => panic!("a test over IPv4"),
-    };
-    let (from, to) = (name(from), name(to));
+    }
+}
+
+fn queues(table: &str, from: SocketAddr, to: SocketAddr) -> Option<String> {
+    let (from, to) = (kernel_name(from), kernel_name(to));
     table.lines().find_map(|line| {
         // Its number, its address, its peer, its state, its queues.
         let words: Vec<&str> = line.split_whitespace().take(5).collect();
