@@ -1,4 +1,4 @@
-//! Counts allocations by thread, so that no other thread of the process is in the figure.
+//! Counts allocations by thread, so that no other thread of the process is in the figure, and the bytes of all threads.
 //!
 //! # Safety
 //!
@@ -8,6 +8,7 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
+use std::sync::atomic::{AtomicIsize, Ordering};
 
 /// The system's allocator with a counter. A test that counts is a binary of its own and has a
 /// `#[global_allocator] static ALLOCATOR: Counting = Counting;`.
@@ -19,6 +20,8 @@ thread_local! {
     static LIVE_BYTES: Cell<isize> = const { Cell::new(0) };
 }
 
+static LIVE_BYTES_OF_ALL: AtomicIsize = AtomicIsize::new(0);
+
 /// How often this thread has allocated, or made an allocation larger.
 pub fn allocations() -> usize {
     ALLOCATIONS.get()
@@ -29,6 +32,11 @@ pub fn live_bytes() -> isize {
     LIVE_BYTES.get()
 }
 
+/// The bytes that the threads of the process have allocated and not freed. How busy the machine is does not change it.
+pub fn live_bytes_of_all() -> isize {
+    LIVE_BYTES_OF_ALL.load(Ordering::Relaxed)
+}
+
 fn count() {
     // A thread that ends may allocate after its variables are gone.
     let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
@@ -36,6 +44,7 @@ fn count() {
 
 fn change(bytes: isize) {
     let _ = LIVE_BYTES.try_with(|live| live.set(live.get() + bytes));
+    LIVE_BYTES_OF_ALL.fetch_add(bytes, Ordering::Relaxed);
 }
 
 /// No layout is larger than `isize::MAX`.

@@ -31,14 +31,14 @@ pub use disk::SmallDisk;
 pub use folder::Folder;
 pub use front::take_front;
 pub use nobody::nobody;
-pub use process::{allow_descriptors, resident_bytes, resident_bytes_of, settled_bytes, without_room_for_a_thread};
+pub use process::{allow_descriptors, resident_bytes, resident_bytes_of, without_room_for_a_thread};
 pub use program::{Program, find, free_port, in_a_child, in_a_child_with, is_emulated, this_test};
 pub use redis::Redis;
 pub use rustix::process::Signal;
 pub use seeds::seeds;
 pub use signals::assert_takes_no_signals;
 pub use thread_watch::ThreadWatch;
-pub use wait::{DEADLINE, eventually, wait_for};
+pub use wait::{DEADLINE, eventually, wait_for, wait_within};
 
 use std::fmt::Display;
 

@@ -1,30 +1,10 @@
 //! The memory of a process, and how many descriptors and how much address space the test's own may have.
 
-use std::thread;
-use std::time::Duration;
-
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// The process's resident private memory, in bytes. `None` where the system does not say it.
 pub fn resident_bytes() -> Option<usize> {
     resident_bytes_of(std::process::id())
-}
-
-/// The process's resident private memory, in bytes, once it does not change: a worker gives memory back in steps, one a second, after a second
-/// of patience. `None` where the system does not say it.
-///
-/// # Blocks the thread
-/// For some seconds.
-pub fn settled_bytes() -> Option<usize> {
-    const PAUSE: Duration = Duration::from_millis(1500);
-    let (mut last, mut same) = (resident_bytes()?, 0);
-    while same < 2 {
-        thread::sleep(PAUSE);
-        let now = resident_bytes()?;
-        same = if now.abs_diff(last) < 64 << 10 { same + 1 } else { 0 };
-        last = now;
-    }
-    Some(last)
 }
 
 /// The resident private memory of another process, as [`resident_bytes`] has it.

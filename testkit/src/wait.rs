@@ -4,8 +4,9 @@ use std::fmt::Display;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Longer than anything in a test takes, short enough to fail a run that hangs.
-pub const DEADLINE: Duration = Duration::from_secs(30);
+/// Longer than anything in a test takes, short enough to fail a run that hangs. It is less than a minute, after which a server ends a connection
+/// by default: a test must not take that for what it waits for.
+pub const DEADLINE: Duration = Duration::from_secs(55);
 
 /// The shortest and the longest sleep between two looks at a state that gives no notice of its changes. A look may be a request or a process.
 const PAUSE: [Duration; 2] = [Duration::from_millis(2), Duration::from_millis(100)];
@@ -35,14 +36,26 @@ pub fn eventually(what: impl Display, mut condition: impl FnMut() -> bool) {
 /// # Panics
 /// Panics with `what`, which is formatted then, if nothing is found within [`DEADLINE`].
 #[track_caller]
-pub fn wait_for<T>(what: impl Display, mut look: impl FnMut() -> Option<T>) -> T {
+pub fn wait_for<T>(what: impl Display, look: impl FnMut() -> Option<T>) -> T {
+    wait_within(DEADLINE, what, look)
+}
+
+/// Waits as [`wait_for`] does, for at most this time: for programs that take far more than others.
+///
+/// # Blocks the thread
+/// Between two calls of `look`, also on a fiber.
+///
+/// # Panics
+/// Panics with `what`, which is formatted then, if nothing is found within `limit`.
+#[track_caller]
+pub fn wait_within<T>(limit: Duration, what: impl Display, mut look: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
     loop {
         if let Some(found) = look() {
             return found;
         }
         let waited = start.elapsed();
-        assert!(waited < DEADLINE, "not within {DEADLINE:?}: {what}");
+        assert!(waited < limit, "not within {limit:?}: {what}");
         thread::sleep(pause(waited));
     }
 }

@@ -14,7 +14,7 @@ const AT_ONCE: usize = 2;
 const THREADS: usize = 4;
 
 /// Executables whose few tests wait for ten seconds and more: their packages and targets.
-const WAITING: [(&str, &str); 3] = [("runtime", "shutdown"), ("runtime", "watchdog"), ("web", "slow_memory")];
+const WAITING: [(&str, &str); 3] = [("runtime", "shutdown"), ("runtime", "watchdog"), ("web", "memory")];
 
 /// How many failed tests run again, each [`AGAIN`] times: more failures are no accident.
 const UNSTEADY: usize = 8;
