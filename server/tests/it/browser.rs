@@ -116,8 +116,9 @@ fn a_page_its_events_and_its_websocket_come_over_one_connection_of_http2() {
     let Some(browser) = Browser::start_with(&["--ignore-certificate-errors"]) else {
         return;
     };
+    // A browser on a busy machine takes its time between a handshake and a request.
     let sites = Sites::start(
-        "state = \"state\"\n[[listen]]\naddress = \"127.0.0.1:0\"\ntls = true\n\
+        "state = \"state\"\n[[listen]]\naddress = \"127.0.0.1:0\"\ntls = true\ntimeouts = { handshake = \"5m\", header = \"5m\" }\n\
          [[site]]\ndefault = true\ntls = \"internal\"\n[[site.route]]\nwelcome = true\n",
     );
     let tab = browser.open(&format!("https://{}/chat", sites.addresses[0]));

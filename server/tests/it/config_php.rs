@@ -77,7 +77,7 @@ fn more_requests_than_workers_are_answered_over_tcp() {
     let Some(fpm) = Fpm::start(folder.path(), Listen::Tcp, "pm.max_children = 2\n") else {
         return;
     };
-    let sites = Sites::start_in(folder, &route(&fpm, "timeouts = { first_byte = \"10s\" }"));
+    let sites = Sites::start_in(folder, &route(&fpm, "timeouts = { first_byte = \"1m\" }"));
     for _ in 0..2 {
         let mut clients: Vec<_> = (0..8).map(|_| sites.connect()).collect();
         for client in &mut clients {

@@ -12,10 +12,9 @@ use std::process::{Command, Output};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::support::serving::{fixed, has_ended};
-use crate::support::sites::wait_for;
 use crate::support::{Client, Folder};
 use crate::upgrade::{InFlight, load};
 
@@ -23,6 +22,8 @@ use crate::upgrade::{InFlight, load};
 const CANNOT: i32 = 77;
 /// `machine.sh` sets it inside.
 const MARK: &str = "OSIER_TEST_MACHINE";
+/// The longest wait for the machine. Its boot takes two seconds, and has taken half a minute on a busy system.
+const PATIENCE: Duration = Duration::from_secs(180);
 const FILE: &str = "/etc/osier/site.toml";
 const PROGRAM: &str = "/usr/bin/osier";
 /// The script of the package that runs after its files have been unpacked.
@@ -338,6 +339,11 @@ fn documented_steps() -> impl Iterator<Item = &'static str> {
         .unwrap();
     let lines = section.split("```").nth(1).unwrap().lines();
     lines.filter_map(|line| Some(line.strip_prefix("sudo systemctl ")?.split("  ").next().unwrap()))
+}
+
+#[track_caller]
+fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
+    testkit::wait_within(PATIENCE, what, || condition().then_some(()));
 }
 
 fn restarted(times: &str) {

@@ -73,7 +73,7 @@ impl Browser {
             .stderr(Stdio::null());
         let child = command.spawn().expect("chromium starts");
         let mut child = EndOnPanic(Some(child));
-        let (port, path) = wait_for("chromium's port", || {
+        let (port, path) = testkit::wait_within(PATIENCE, "chromium's port", || {
             let text = fs::read_to_string(profile.join("DevToolsActivePort")).ok()?;
             let (port, path) = text.split_once('\n')?;
             Some((port.parse::<u16>().ok()?, path.trim().to_owned()))
@@ -313,17 +313,6 @@ fn find(program: &str) -> Option<PathBuf> {
     std::env::split_paths(&path)
         .map(|folder| folder.join(program))
         .find(|path| path.is_file())
-}
-
-fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let give_up = Instant::now() + PATIENCE;
-    loop {
-        if let Some(found) = look() {
-            return found;
-        }
-        assert!(Instant::now() < give_up, "not in {PATIENCE:?}: {what}");
-        thread::sleep(Duration::from_millis(20)); // between two looks; a browser has longer than testkit waits
-    }
 }
 
 fn decode_base64(text: &str) -> Vec<u8> {

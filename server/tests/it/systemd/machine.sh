@@ -109,5 +109,5 @@ done
 echo $$ >"$own/cgroup.procs"
 echo $machine >"$own/cgroup.procs"
 status=0
-OSIER_TEST_MACHINE=1 timeout --foreground 200 nsenter --target "$(cat layers/first)" --mount --pid --net --uts --ipc --cgroup /run/program "$@" || status=$?
+OSIER_TEST_MACHINE=1 timeout --foreground 600 nsenter --target "$(cat layers/first)" --mount --pid --net --uts --ipc --cgroup /run/program "$@" || status=$?
 exit $status
