@@ -2,8 +2,8 @@
 //!
 //! The inputs of a step or of a crate's tests are the crates that it builds with all crates below them, as `Cargo.lock` has them: for one of this
 //! repository its folder, for another one its version. A step has more inputs where it reads other files: those of [`RULES`]. A comment in a
-//! source is no input, but of a step that reads comments. A new toolchain is none either, so once a week every step runs
-//! (`.github/workflows/weekly.yml`). Those of [`WEEKLY`] run only then.
+//! source is no input, but of a step that reads comments; the tests of a crate are none of a step that builds its library alone. A new toolchain
+//! is none either, so once a week every step runs (`.github/workflows/weekly.yml`). Those of [`WEEKLY`] run only then.
 //!
 //! The environment variable `OSIER_CI_BASE` names the commit to compare with, or is `none`, which runs every step. Without it, that is the
 //! commit that has landed last, which [`LANDED`] names: an old one there costs time only. If the current commit is not above it, that is the
@@ -75,6 +75,17 @@ const WEEKLY: &[&str] = &["asan", "fuzz", "rustdoc"];
 
 /// Steps that read comments: programs in the documentation, and what clippy wants above `unsafe`.
 const READERS: &[&str] = &["clippy-mixing", "mixing-docs", "tests"];
+
+/// Steps that build libraries alone.
+const LIBRARIES: &[&str] = &[
+    "features-http",
+    "features-osier",
+    "features-poll",
+    "features-tls",
+    "features-web",
+    "instructions",
+    "targets",
+];
 
 /// These programs mix other libraries with ours, whose behaviour has tests of its own. So the inputs are what those libraries see: the API, and
 /// the code of the features that are for them alone.
@@ -162,10 +173,8 @@ pub fn left_out() -> LeftOut {
             false => have_the_same_code,
         };
         let inputs = below(&now, rule.packages);
-        let paths: Vec<&str> = of(&folders, &inputs)
-            .chain(ALWAYS)
-            .chain(rule.paths.iter().copied())
-            .collect();
+        let paths = paths(rule, of(&folders, &inputs));
+        let paths: Vec<&str> = paths.iter().map(String::as_str).collect();
         below(&before, rule.packages) == inputs && compare(&base, &paths)
     };
     let skipped = |name: &str, packages: &str| {
@@ -188,6 +197,18 @@ pub fn left_out() -> LeftOut {
         steps.push(skipped("tests of some", &tests.join(", ")));
     }
     LeftOut { steps, tests }
+}
+
+/// The paths that git compares for a rule, with the folders of its crates.
+fn paths<'a>(rule: &Rule, folders: impl Iterator<Item = &'a str>) -> Vec<String> {
+    let mut paths: Vec<String> = folders.map(String::from).collect();
+    if LIBRARIES.contains(&rule.step) {
+        paths.retain(|folder| folder != "testkit");
+        let of_tests = |folder: &String| ["tests", "examples"].map(|part| format!(":(exclude){folder}/{part}"));
+        paths.extend(paths.iter().flat_map(of_tests).collect::<Vec<_>>());
+    }
+    paths.extend(ALWAYS.iter().chain(rule.paths).map(|path| (*path).to_string()));
+    paths
 }
 
 /// Whether these folders and files are as in `base`, with everything that is not committed.
@@ -497,6 +518,29 @@ mod tests {
         assert!(
             poll.contains("poll") && !poll.contains("web") && !web.contains("server"),
             "{poll:?}"
+        );
+    }
+
+    #[test]
+    fn tests_are_no_input_of_a_step_that_builds_libraries() {
+        let lock = std::fs::read_to_string(root().join("Cargo.lock")).unwrap();
+        let folders = folders();
+        let has = |step: &str, path: &str| {
+            let rule = RULES.iter().find(|rule| rule.step == step).unwrap();
+            let paths = paths(rule, of(&folders, &below(&lock, rule.packages)));
+            paths.iter().any(|known| known == path)
+        };
+        assert!(has("corpus", "testkit") && !has("corpus", ":(exclude)http/tests"));
+        for step in LIBRARIES {
+            assert!(!has(step, "testkit"), "{step}");
+        }
+        assert!(has("features-web", "web") && has("features-web", ":(exclude)runtime/tests"));
+        // Git reads such paths.
+        let all = ["testkit", ":(exclude)testkit/src"];
+        let tracked = step::output(git("ls-files").arg("--").args(all));
+        assert!(
+            tracked.contains("testkit/Cargo.toml") && !tracked.contains(".rs"),
+            "{tracked}"
         );
     }
 
