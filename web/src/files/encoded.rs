@@ -39,6 +39,8 @@ pub const LEAST: usize = 2 * ENTRY;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Key {
     identity: Identity,
+    /// As [`Resource::reading`], so that a form is not that of another state of a young file.
+    reading: Option<u64>,
     mime: Arc<str>,
     coding: Coding,
 }
@@ -83,6 +85,7 @@ pub fn form(site: &Site, resource: &Arc<Resource>, coding: Coding) -> Option<Arc
         _ => {
             let key = Key {
                 identity: resource.plain.identity,
+                reading: resource.reading,
                 mime: Arc::clone(&resource.mime),
                 coding,
             };
@@ -267,6 +270,7 @@ mod tests {
         };
         Key {
             identity,
+            reading: None,
             mime: "text/plain".into(),
             coding: Coding::Gzip,
         }

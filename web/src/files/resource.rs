@@ -11,6 +11,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::cache::Weigh;
@@ -23,9 +24,12 @@ use crate::compress::is_compressible;
 /// Largest file that is encoded. The file and its encoded form are in memory meanwhile.
 const MOST_ENCODED: u64 = 8 << 20;
 
-/// Age from which a file's date is trusted. A younger file may change again without getting a new
-/// date, so its entry is never taken as unchanged.
+/// Age from which a file's dates are trusted. A younger file may change again without getting new
+/// ones, so its entry is never taken as unchanged.
 const SETTLED: Duration = Duration::from_secs(2);
+
+/// The next number of [`Resource::reading`].
+static READINGS: AtomicU64 = AtomicU64::new(0);
 
 /// A file and its encoded siblings.
 #[derive(Debug)]
@@ -40,8 +44,9 @@ pub struct Resource {
     pub made: Known,
     /// Whether encoded forms may be made.
     is_encodable: bool,
-    /// Whether the dates of the file and of its siblings can be trusted.
-    settled: bool,
+    /// The number of this reading, which no other has, while the dates of the file and of its siblings cannot be trusted. `None` if the
+    /// identities tell the content.
+    pub reading: Option<u64>,
 }
 
 /// The result of loading a name.
@@ -84,6 +89,18 @@ pub fn load(
     options: LoadOptions,
     previous: Option<&Arc<Resource>>,
 ) -> io::Result<Loaded> {
+    load_at(osier::time::system_now(), root, name, access, options, previous)
+}
+
+/// Same as [`load`], at the time `now`.
+fn load_at(
+    now: SystemTime,
+    root: &Root,
+    name: &[u8],
+    access: Access,
+    options: LoadOptions,
+    previous: Option<&Arc<Resource>>,
+) -> io::Result<Loaded> {
     let (file, identity) = match find(root, name, access)? {
         Found::File(file, identity) => (file, identity),
         Found::Folder(_) => return Ok(Loaded::Folder),
@@ -96,18 +113,15 @@ pub fn load(
     if let Some(previous) = previous.filter(|previous| previous.is_of(&identity, &siblings)) {
         return Ok(Loaded::Resource(Arc::clone(previous)));
     }
-    let now = osier::time::system_now();
     let access = (access, options.in_memory);
     let mime = content_type(Path::new(std::ffi::OsStr::from_bytes(name)));
     let shrinks = shrinks(options.made, identity.size, &mime);
     let varies = shrinks || siblings.iter().any(Option::is_some);
-    let newest = siblings
-        .iter()
-        .flatten()
-        .map(|sibling| sibling.1)
-        .chain([identity])
-        .map(|identity| identity.modified)
-        .max();
+    let is_old = |at: i64| system_time(at) + SETTLED <= now;
+    let identities = || siblings.iter().flatten().map(|sibling| sibling.1).chain([identity]);
+    let is_dated_old = identities().all(|identity| is_old(identity.modified));
+    // A program may set the date back. The system then still knows when that was.
+    let is_settled = is_dated_old && identities().all(|identity| is_old(identity.changed.0));
     let mut encoded = [None, None, None];
     for ((variant, sibling), coding) in encoded.iter_mut().zip(siblings).zip(Coding::EACH) {
         if let Some((file, identity)) = sibling {
@@ -115,16 +129,14 @@ pub fn load(
         }
     }
     let plain = Variant::of(file, identity, access, &mime, None, varies, now)?;
-    let settled = newest.is_some_and(|newest| system_time(newest) + SETTLED <= now);
     Ok(Loaded::Resource(Arc::new(Resource {
         plain,
         mime: mime.into(),
         encoded,
         made: Known::default(),
-        // An encoded form of a file that may change without a new date would be stored under a
-        // stale identity.
-        is_encodable: shrinks && settled,
-        settled,
+        // A file that is being written is not worth an encoded form.
+        is_encodable: shrinks && is_dated_old,
+        reading: (!is_settled).then(|| READINGS.fetch_add(1, Ordering::Relaxed)),
     })))
 }
 
@@ -153,7 +165,7 @@ impl Resource {
             .iter()
             .map(|variant| variant.as_ref().map(|variant| variant.identity));
         let found = siblings.iter().map(|sibling| sibling.as_ref().map(|sibling| sibling.1));
-        self.settled && self.plain.identity == *identity && encoded.eq(found)
+        self.reading.is_none() && self.plain.identity == *identity && encoded.eq(found)
     }
 
     /// Makes the resource of a page inside the binary.
@@ -181,7 +193,7 @@ impl Resource {
             encoded: [None, None, None],
             made: Known::default(),
             is_encodable,
-            settled: true,
+            reading: None,
         }
     }
 
@@ -354,6 +366,15 @@ mod tests {
         }
     }
 
+    /// Loads once nobody could have written the file without another date.
+    fn loaded_later(root: &Root, name: &str, previous: Option<&Arc<Resource>>) -> Arc<Resource> {
+        let later = SystemTime::now() + 2 * SETTLED;
+        match load_at(later, root, name.as_bytes(), Access::Blocking, OPTIONS, previous) {
+            Ok(Loaded::Resource(resource)) => resource,
+            other => panic!("{name}: {other:?}"),
+        }
+    }
+
     #[test]
     fn unchanged_is_the_same_and_changed_is_not() {
         let folder = Folder::new();
@@ -361,7 +382,7 @@ mod tests {
         let path = folder.write("a.txt", "one");
         age(&path, then);
         let root = Root::open(folder.path()).unwrap();
-        let first = loaded(&root, "a.txt", Access::Blocking, None);
+        let first = loaded_later(&root, "a.txt", None);
         assert!(Arc::ptr_eq(
             &first,
             &loaded(&root, "a.txt", Access::Blocking, Some(&first))
@@ -395,6 +416,23 @@ mod tests {
         assert!(matches!(&second.plain.content, Content::Memory(bytes) if ***bytes == *b"two"));
     }
 
+    /// Within a tick of the clock of the file system, no date tells two states apart.
+    #[test]
+    fn what_has_just_changed_is_read_again_whatever_its_date() {
+        let folder = Folder::new();
+        let then = SystemTime::now() - Duration::from_secs(3600);
+        age(&folder.write("a.txt", "one"), then);
+        let root = Root::open(folder.path()).unwrap();
+        let first = loaded(&root, "a.txt", Access::Blocking, None);
+        let second = loaded(&root, "a.txt", Access::Blocking, Some(&first));
+        assert!(!Arc::ptr_eq(&first, &second));
+        // Each has encoded forms of its own.
+        assert!(first.reading.is_some() && second.reading.is_some() && first.reading != second.reading);
+        let later = loaded_later(&root, "a.txt", Some(&second));
+        assert!(!Arc::ptr_eq(&second, &later) && later.reading.is_none());
+        assert!(Arc::ptr_eq(&later, &loaded_later(&root, "a.txt", Some(&later))));
+    }
+
     #[test]
     fn a_file_that_is_written_again_with_its_date_and_size_is_another() {
         let folder = Folder::new();
@@ -402,7 +440,7 @@ mod tests {
         let path = folder.write("a.txt", "one");
         age(&path, then);
         let root = Root::open(folder.path()).unwrap();
-        let first = loaded(&root, "a.txt", Access::Blocking, None);
+        let first = loaded_later(&root, "a.txt", None);
         // Longer than a tick of the clock of the file system.
         std::thread::sleep(Duration::from_millis(20));
         std::fs::write(&path, "two").unwrap();
