@@ -448,6 +448,34 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_name_that_is_not_found_any_more_is_told_once_while_its_old_addresses_are_used() {
+        use std::sync::Mutex;
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let name = format!("localhost:{}", listener.local_addr().unwrap().port());
+        let lines: Arc<Mutex<Vec<String>>> = Arc::default();
+        let told = Arc::clone(&lines);
+        let upstream = crate::upstream::Upstream::builder("app")
+            .backend(name.parse().unwrap())
+            .resolve_every(Duration::from_secs(30))
+            .on_log(move |record| told.lock().unwrap().push(record.to_string()))
+            .build()
+            .unwrap();
+        osier::run(|| {
+            drop(upstream.lease(None).unwrap());
+            // Its next lookup.
+            let later = osier::time::coarse_now() + Duration::from_secs(31);
+            let gone = || Err(io::Error::other("the name is gone"));
+            let backend = &upstream.0.backends[0];
+            backend.names.addrs(later, Duration::from_secs(20), gone).unwrap();
+            for _ in 0..2 {
+                drop(upstream.lease(None).unwrap());
+            }
+        });
+        let line = format!("upstream app: looking up {name} failed: the name is gone; its old addresses stay");
+        assert_eq!(*lines.lock().unwrap(), [line]);
+    }
+
     /// Pins two bounds: a backend that is down does not cause a lookup per request, and addresses
     /// that nobody answers at are not used for long.
     #[test]

@@ -290,6 +290,31 @@ fn what_cannot_be_had_is_said_with_the_status_for_it() {
 }
 
 #[test]
+fn a_unix_socket_whose_file_is_gone_is_a_502_until_there_is_another() {
+    let folder = testkit::Folder::new();
+    let path = folder.join("app.sock");
+    let bind = || std::os::unix::net::UnixListener::bind(&path).unwrap();
+    let (_old, address) = (bind(), format!("unix:{}", path.display()));
+    run(|| {
+        let builder = Upstream::builder("app").backend(address.parse().unwrap());
+        let upstream = builder.on_log(|_| {}).build().unwrap();
+        drop(upstream.lease(None).unwrap());
+        // The application still listens, but nobody finds it.
+        std::fs::remove_file(&path).unwrap();
+        for failures in 1..3 {
+            let error = upstream.lease(None).unwrap_err();
+            assert!(matches!(error, Unavailable::Connect { .. }), "{error}");
+            assert_eq!(error.status(), StatusCode::BAD_GATEWAY);
+            assert!(error.to_string().contains("No such file"), "{error}");
+            assert_eq!(upstream.stats()[0].failures, failures);
+        }
+        let _new = bind();
+        drop(upstream.lease(None).unwrap());
+        assert_eq!(upstream.stats()[0].connects, 2);
+    });
+}
+
+#[test]
 fn connecting_has_a_limit_and_a_deadline() {
     let dir = std::env::temp_dir().join(format!("osier-upstream-{}", std::process::id()));
     std::fs::create_dir_all(&dir).unwrap();
