@@ -19,7 +19,7 @@ use super::operator::Say;
 use super::settings::{Format, Log, To};
 use super::stderr::stderr;
 use super::syslog;
-use super::text::now;
+use super::text::{begins_with_priority, now};
 use super::writer::{self, Output, Report, Writer};
 use crate::reader::Reason;
 
@@ -77,8 +77,7 @@ pub struct AccessLog {
     /// The file that [`AccessLog::reopen`] opens again. None for another destination.
     path: Option<PathBuf>,
     syslog: Option<syslog::Header>,
-    /// Whether lines go to standard error and begin with a field. The journal takes `<0>` at the beginning of a line for a
-    /// priority, which a client must not choose.
+    /// Whether lines go to standard error, and their format gives them no priority for the journal. A client must not give them one.
     hides_priority: bool,
     /// Bytes of the longest line that its readers take whole.
     longest: usize,
@@ -130,7 +129,7 @@ impl AccessLog {
         Ok(Some(AccessLog {
             path,
             syslog: header,
-            hides_priority: settings.to == To::Stderr && settings.format.begins_with_field(),
+            hides_priority: settings.to == To::Stderr && !settings.format.has_priority(),
             longest,
             ..log
         }))
@@ -228,7 +227,7 @@ impl AccessLog {
             Format::Json(fields) => json_of(line, fields, entry),
             Format::Template(form) => template(line, form, entry),
         }
-        if self.hides_priority && line.starts_with(b"<") {
+        if self.hides_priority && begins_with_priority(line) {
             line.splice(..1, *b"\\x3c");
         }
     }

@@ -6,6 +6,7 @@ use osier_web::Level;
 
 use super::fields::{Field, Piece, Template};
 use super::syslog;
+use super::text::begins_with_priority;
 
 /// The destination of a log.
 #[derive(Debug, Clone, PartialEq)]
@@ -41,9 +42,12 @@ pub enum Format {
 }
 
 impl Format {
-    /// Whether a line begins with the value of a field.
-    pub fn begins_with_field(&self) -> bool {
-        matches!(self, Format::Template(template) if matches!(template.pieces.first(), Some(Piece::Field(..))))
+    /// Whether the format itself gives each line a priority for the journal.
+    pub fn has_priority(&self) -> bool {
+        let Format::Template(template) = self else {
+            return false;
+        };
+        matches!(template.pieces.first(), Some(Piece::Text(text)) if begins_with_priority(text.as_bytes()))
     }
 }
 

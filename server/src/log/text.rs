@@ -54,6 +54,15 @@ pub fn put_padded(line: &mut Vec<u8>, mut number: u32, width: usize) {
     line[at..].reverse();
 }
 
+/// Whether a line begins with a number in angle brackets, which the journal reads as the priority of the line (sd-daemon(3)).
+pub fn begins_with_priority(line: &[u8]) -> bool {
+    let digits = |rest: &[u8]| rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    line.strip_prefix(b"<").is_some_and(|rest| {
+        let count = digits(rest);
+        (1..=3).contains(&count) && rest.get(count) == Some(&b'>')
+    })
+}
+
 /// The time of day: `hh:mm:ss`.
 pub struct Clock(pub Utc);
 

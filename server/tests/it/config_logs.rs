@@ -686,6 +686,16 @@ fn no_client_chooses_the_priority_of_a_line_in_the_journal() {
     sites.reload(&text("{ file = \"log\", format = \"$header_user_agent\" }"));
     sites.ask("GET", "x", "/", &agent);
     line_with(&sites, "log", "<0>lost");
+    // The text of the template completes nothing of a client's.
+    for form in ["<$header_x_number> $status", "<0$header_x_number> $status"] {
+        sites.reload(&text(&format!("\"{form}\"")));
+        sites.ask("GET", "x", "/", &["X-Number: 0"]);
+        let line = form.replace("$header_x_number", "0").replace("$status", "200\n");
+        sites.wait_until_said(&line.replace('<', "\n\\x3c"));
+    }
+    sites.reload(&text("\"<$header_x_number> $status\""));
+    sites.ask("GET", "x", "/", &["X-Number: no"]);
+    sites.wait_until_said("\n<no> 200\n");
 }
 
 #[test]
