@@ -30,7 +30,7 @@ const STDERR_LINE: usize = (16 << 10) - 1;
 /// Bytes that are kept of each text of a request until its tunnel ends.
 const TEXT_MOST: usize = 1 << 10;
 
-/// How long a log stays open that the configuration no longer has, for requests that began before. Tunnels may take longer.
+/// How long a log is kept that the configuration no longer has, for requests that began before. Tunnels may take longer.
 const LATE: Duration = Duration::from_secs(3600);
 
 /// Bytes of room for a line that a thread keeps. Lines are seldom longer.
@@ -74,7 +74,7 @@ pub struct AccessLog {
     /// When the configuration has lost the log.
     retired: OnceLock<Instant>,
     writer: Writer,
-    /// The file that [`AccessLog::reopen`] opens again. None for another destination.
+    /// The file that [`AccessLog::reopen`] and [`AccessLog::retire`] open again. None for another destination.
     path: Option<PathBuf>,
     syslog: Option<syslog::Header>,
     /// Whether lines go to standard error, and their format gives them no priority for the journal. A client must not give them one.
@@ -177,8 +177,7 @@ impl AccessLog {
     }
 
     /// Opens the file again after somebody has renamed or removed it. Lines that are not written yet, and all later
-    /// ones, go to the new file. Does nothing for a log that is not a file. One that only late requests may write to goes
-    /// on in the old file: a new one would be empty, as a rule.
+    /// ones, go to the new file. Does nothing for a log that is not a file, or whose file is open for no longer than a line is written.
     ///
     /// # Blocks the thread
     /// While the file is opened.
@@ -186,8 +185,7 @@ impl AccessLog {
     /// # Errors
     /// One line: why the file cannot be opened. The log then continues in the old file.
     pub fn reopen(&self) -> Result<(), String> {
-        let is_late = self.retired.get().is_some() && !self.has_tunnels();
-        if let Some(path) = self.path.as_ref().filter(|_| !is_late) {
+        if let Some(path) = self.path.as_ref().filter(|_| self.retired.get().is_none()) {
             let file = writer::file(path).map_err(|error| format!("'{}': {error}", path.display()))?;
             self.writer.replace(file);
         }
@@ -291,9 +289,13 @@ impl AccessLog {
         });
     }
 
-    /// Notes that the configuration no longer has the log.
+    /// Notes that the configuration no longer has the log. Requests and tunnels that began before may still write to it, whenever they
+    /// end. Its file is opened for each of these lines, so that it is closed meanwhile: it may be rotated, compressed and removed.
     pub fn retire(&self) {
-        self.retired.get_or_init(Instant::now);
+        let is_first = self.retired.set(Instant::now()).is_ok();
+        if let Some(path) = self.path.as_ref().filter(|_| is_first) {
+            self.writer.replace(writer::briefly(path));
+        }
     }
 
     /// Whether lines may still come to a log that the configuration no longer has.

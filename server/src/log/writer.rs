@@ -23,6 +23,8 @@ use rustix::io::Errno;
 
 /// Bytes that may wait for the writer thread. Lines beyond them are dropped.
 pub const FULL: usize = 4 * 1024 * 1024;
+/// Bytes of room for lines that a buffer keeps when it is empty.
+const KEPT: usize = 4 * EAGER;
 /// Waiting bytes that wake the writer thread early.
 const EAGER: usize = 64 * 1024;
 /// The longest time that a line waits for others before it is written.
@@ -75,6 +77,8 @@ struct Shared {
 #[derive(Default)]
 struct Pending {
     lines: Vec<u8>,
+    /// Bytes that the thread has taken and may not have written yet.
+    taken_bytes: usize,
     dropped: u64,
     /// When the thread was asked to write the remaining lines and end.
     closing: Option<Instant>,
@@ -122,7 +126,7 @@ impl Writer {
     /// Adds lines, each with its line feed.
     pub fn push(&self, lines: &[u8]) {
         let mut pending = self.shared.lock();
-        if pending.lines.len() + lines.len() > FULL {
+        if pending.taken_bytes + pending.lines.len() + lines.len() > FULL {
             pending.dropped += count(lines);
             return;
         }
@@ -256,8 +260,13 @@ struct Writing {
 impl Writing {
     /// Waits until lines are due, and takes them. Returns how many were dropped, and whether these are the last ones.
     fn take(&mut self, shared: &Shared, enough: usize) -> (u64, bool) {
-        let pending = shared.lock();
+        let mut pending = shared.lock();
         let patience = if self.has_rest { RETRY } else { PATIENCE };
+        if !self.has_rest {
+            self.lines.clear();
+            self.lines.shrink_to(KEPT);
+        }
+        pending.taken_bytes = self.lines.len();
         let (mut pending, _) = shared
             .wake
             .wait_timeout_while(pending, patience, |pending| {
@@ -266,11 +275,11 @@ impl Writing {
             })
             .unwrap_or_else(PoisonError::into_inner);
         if !self.has_rest {
-            self.lines.clear();
             std::mem::swap(&mut self.lines, &mut pending.lines);
         } else if pending.closing.is_some() {
             self.lines.append(&mut pending.lines);
         }
+        pending.taken_bytes = self.lines.len();
         if let Some(replaced) = pending.replaced.take() {
             (self.out, self.has_failed) = (replaced, false);
         }
@@ -375,6 +384,32 @@ impl Output for Unopened {
     }
 }
 
+/// A file that is open only while lines are written.
+struct Brief {
+    path: PathBuf,
+    torn: bool,
+}
+
+impl Output for Brief {
+    fn write(&mut self, lines: &[u8]) -> Written {
+        if lines.is_empty() {
+            return Written::All;
+        }
+        match append(&self.path) {
+            Ok(file) => {
+                let mut stream = Stream {
+                    torn: self.torn,
+                    ..Stream::new(file)
+                };
+                let written = stream.write(lines);
+                self.torn = stream.torn;
+                written
+            }
+            Err(error) => Written::Later(0, error),
+        }
+    }
+}
+
 /// Opens a file for appending, and creates it if need be. A named pipe that nobody reads waits for its reader.
 ///
 /// Each write ends with a whole line. So the file may be rotated by copy and truncate, or by renaming it and opening it
@@ -395,6 +430,14 @@ pub fn later(path: &Path) -> Box<dyn Output> {
     Box::new(Unopened {
         path: path.to_owned(),
         opened: None,
+    })
+}
+
+/// An output that opens a file for each write and closes it again.
+pub fn briefly(path: &Path) -> Box<dyn Output> {
+    Box::new(Brief {
+        path: path.to_owned(),
+        torn: false,
     })
 }
 
@@ -479,6 +522,30 @@ pub mod tests {
         // The thread cannot write the unread lines any more: it sees a broken pipe and ends.
         drop(receiver);
         drop(writer);
+    }
+
+    #[test]
+    fn lines_that_are_being_written_take_room_until_they_are_written() {
+        let (sender, receiver) = mpsc::sync_channel(0);
+        let writer = Writer::start(Box::new(Stream::new(Slow(sender))), false, unread()).unwrap();
+        let line = format!("{}\n", "x".repeat(EAGER - 1));
+        let fill = || (0..2 * FULL / EAGER).for_each(|_| writer.push(line.as_bytes()));
+        writer.push(line.as_bytes());
+        testkit::eventually("the thread writes", || writer.shared.lock().lines.is_empty());
+        fill();
+        let held = |pending: &Pending| pending.taken_bytes + pending.lines.len();
+        assert_eq!(held(&writer.shared.lock()), FULL);
+        let read = |bytes: usize| {
+            let mut left = bytes;
+            while left > 0 {
+                left -= receiver.recv().unwrap().len();
+            }
+        };
+        read(FULL);
+        testkit::eventually("the room is free", || held(&writer.shared.lock()) == 0);
+        fill();
+        assert_eq!(held(&writer.shared.lock()), FULL);
+        drop(receiver);
     }
 
     #[test]

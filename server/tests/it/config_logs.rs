@@ -515,7 +515,21 @@ fn the_line_of_a_tunnel_comes_at_its_end_and_says_how_it_has_ended() {
     assert_eq!(line_with(&sites, "log", "/up"), "/up 0 0 idle_timeout");
 }
 
-/// The log of its configuration is opened again after a rotation, and keeps little of what a client has sent.
+/// Rotates the log `first`, which the configuration no longer has. The server holds neither file open.
+fn rotated_while_closed(sites: &Sites) {
+    let [file, rotated] = ["first", "first.1"].map(|name| sites.folder.join(name));
+    let is_closed = || {
+        let fds = std::fs::read_dir(format!("/proc/{}/fd", sites.server.id())).unwrap();
+        let mut names = fds.filter_map(|fd| std::fs::read_link(fd.ok()?.path()).ok());
+        !names.any(|name| name == file || name == rotated)
+    };
+    wait_for("the log is closed", is_closed);
+    std::fs::rename(&file, &rotated).unwrap();
+    sites.hang_up();
+    assert!(is_closed() && !file.exists());
+}
+
+/// The line goes to a new file after a rotation, and keeps little of what a client has sent.
 #[test]
 fn the_line_of_a_tunnel_goes_to_its_log_after_two_reloads_and_a_rotation() {
     let backend = echoing_backend();
@@ -540,10 +554,7 @@ fn the_line_of_a_tunnel_goes_to_its_log_after_two_reloads_and_a_rotation() {
     for log in ["second", "third"] {
         sites.reload(&text(log));
     }
-    let [file, rotated] = ["first", "first.1"].map(|name| sites.folder.join(name));
-    std::fs::rename(&file, rotated).unwrap();
-    sites.server.signal(Signal::USR1);
-    wait_for("the new file", || file.exists());
+    rotated_while_closed(&sites);
     client.stream.shutdown(std::net::Shutdown::Write).unwrap();
     let line = line_with(&sites, "first", "/up");
     assert_eq!(line, format!("/up {} client", "a".repeat(1024)));
@@ -573,13 +584,9 @@ fn the_line_of_a_slow_response_goes_to_its_log_after_two_reloads() {
     for log in ["second", "third"] {
         sites.reload(&text(log));
     }
-    // Nobody reads a new file of a log that no configuration has any more.
-    let [file, rotated] = ["first", "first.1"].map(|name| sites.folder.join(name));
-    std::fs::rename(&file, rotated).unwrap();
-    sites.hang_up();
+    rotated_while_closed(&sites);
     end.send(()).unwrap();
-    assert_eq!(line_with(&sites, "first.1", "/slow"), "/slow 100000");
-    assert!(!file.exists());
+    assert_eq!(line_with(&sites, "first", "/slow"), "/slow 100000");
     backend.join().unwrap();
 }
 
@@ -679,13 +686,6 @@ fn no_client_chooses_the_priority_of_a_line_in_the_journal() {
     let sites = Sites::start(&text("\"$header_user_agent $status\""));
     sites.ask("GET", "x", "/", &agent);
     sites.wait_until_said("\\x3c0>lost 200\n");
-    // The text of the template itself is the operator's, and a file has no priorities.
-    sites.reload(&text("\"<6>$header_user_agent $status\""));
-    sites.ask("GET", "x", "/", &agent);
-    sites.wait_until_said("\n<6>\\x3c0\\x3elost 200\n");
-    sites.reload(&text("{ file = \"log\", format = \"$header_user_agent\" }"));
-    sites.ask("GET", "x", "/", &agent);
-    line_with(&sites, "log", "<0>lost");
     // The text of the template completes nothing of a client's.
     for form in ["<$header_x_number> $status", "<0$header_x_number> $status"] {
         sites.reload(&text(&format!("\"{form}\"")));
@@ -696,6 +696,13 @@ fn no_client_chooses_the_priority_of_a_line_in_the_journal() {
     sites.reload(&text("\"<$header_x_number> $status\""));
     sites.ask("GET", "x", "/", &["X-Number: no"]);
     sites.wait_until_said("\n<no> 200\n");
+    // The text of the template itself is the operator's, and a file has no priorities.
+    sites.reload(&text("\"<6>$header_user_agent $status\""));
+    sites.ask("GET", "x", "/", &agent);
+    sites.wait_until_said("\n<6>\\x3c0\\x3elost 200\n");
+    sites.reload(&text("{ file = \"log\", format = \"$header_user_agent\" }"));
+    sites.ask("GET", "x", "/", &agent);
+    line_with(&sites, "log", "<0>lost");
 }
 
 #[test]
