@@ -126,7 +126,13 @@ fn possible(of: &str, text: &str) -> Result<String, String> {
         "host" if !["", text].contains(&without_port(text)) => {
             return Err(format!(
                 "the host is compared without its port; did you mean \"{}\"?",
-                without_port(&lower)
+                plain_host(&lower)
+            ));
+        }
+        "host" if plain_host(text) != text => {
+            return Err(format!(
+                "the host is compared without the dot at its end; did you mean \"{}\"?",
+                plain_host(&lower)
             ));
         }
         "host" | "encoding" if lower != text => {
@@ -135,6 +141,12 @@ fn possible(of: &str, text: &str) -> Result<String, String> {
         _ => {}
     }
     Ok(text.into())
+}
+
+/// A host without its port and without the dot of a full name, as it is compared.
+fn plain_host(text: &str) -> &str {
+    let name = without_port(text);
+    name.strip_suffix('.').unwrap_or(name)
 }
 
 /// Checks a regular expression.

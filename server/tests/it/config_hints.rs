@@ -534,6 +534,16 @@ fn a_condition_that_never_holds_is_refused() {
             "the host is compared without its port; did you mean \"example.org\"?",
         ),
         (
+            "host",
+            "Example.org.",
+            "the host is compared without the dot at its end; did you mean \"example.org\"?",
+        ),
+        (
+            "host",
+            "example.org.:80",
+            "the host is compared without its port; did you mean \"example.org\"?",
+        ),
+        (
             "encoding",
             "GZIP",
             "the encoding is compared in lower case; did you mean \"gzip\"?",
