@@ -5,8 +5,7 @@
 //! 1. It reads the password file if that has changed. It checks this at most once a second, on the blocking pool.
 //! 2. It looks into the cache of verified credentials.
 //! 3. It compares the password with the hash, on the blocking pool. At most [`VERIFYING`] comparisons run at once in
-//!    the process. One that has waited for its turn looks into the cache again first, so parallel requests of a user compare
-//!    the password once.
+//!    the process, and parallel requests of a user share one (`gate.rs`).
 //!
 //! Protection against attackers:
 //!
@@ -14,21 +13,21 @@
 //!   user, and with the slowest hash of all if that one is slower. For an unknown user the name chooses a hash, by a
 //!   secret key.
 //! - The cache holds no passwords (`verified.rs`). There is one in the process, so a reload forgets nobody.
-//! - Wrong passwords can occupy [`VERIFYING`] threads and keep [`WAITING`] requests waiting. Further requests get a
-//!   503. Users in the cache are not affected. `rate` on the same route limits a single client.
+//! - Wrong passwords can occupy [`VERIFYING`] threads. A client that sends them has [`WAITING_OF_CLIENT`](gate::WAITING_OF_CLIENT) requests
+//!   that wait, and a 503 for the others. It delays another client by one round of comparisons. Users in the cache are not affected. `rate` on
+//!   the same route limits a single client.
 //! - Each failure is logged for the operator as `authentication failed: client <HOST>, user …`, up to ten in a second for one client and
 //!   user, and fail2ban counts the lines (`docs/configuration.md`). The line never holds the password.
 
 mod credentials;
+mod gate;
 mod hash;
 mod passwords;
 mod verified;
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
-use osier::sync::Semaphore;
 use osier_web::fastcgi::RequestParams;
 use osier_web::http::StatusCode;
 use osier_web::{Level, Request, Response};
@@ -37,6 +36,7 @@ use crate::log::Client;
 use crate::log::operator::{LOGIN_FAILED, Say};
 use crate::policy::watched::{self, Watched};
 use credentials::Credentials;
+use gate::{Comparison, Gate};
 use hash::Hash;
 use passwords::Passwords;
 pub use passwords::Trouble;
@@ -45,8 +45,6 @@ use verified::Verified;
 /// The most passwords that are compared at once. Each takes a processor for a good part of a second; argon2 also takes
 /// its memory.
 const VERIFYING: usize = 4;
-/// The most requests that compare passwords or wait to do so.
-const WAITING: usize = 128;
 /// Characters of a user name that are logged.
 const NAME_SHOWN: usize = 64;
 
@@ -146,7 +144,7 @@ impl Auth {
     /// Checks the credentials of a request.
     ///
     /// # Errors
-    /// The response to send: 401, or 503 when too many passwords are being compared.
+    /// The response to send: 401, or 503 when too many passwords are to be compared.
     ///
     /// # Suspends
     /// While a password is compared, and while the file is read.
@@ -193,20 +191,20 @@ impl Auth {
         let found = passwords.find(user);
         let hash = found.or_else(stand_in).unwrap_or(slowest);
         let slower = (hash.cost < slowest.cost).then(|| Arc::clone(slowest));
-        let password = credentials.password.clone();
-        if found.is_none() {
-            return Err(match self.gate.verify(Arc::clone(hash), password, slower, None) {
-                None => busy(),
-                Some(_) => self.failed(request, client, user, "unknown user"),
-            });
-        }
         let key = self.verified.key(&credentials, hash);
-        if self.verified.has(key) {
+        let is_known = found.is_some();
+        if is_known && self.verified.has(key) {
             return Ok(User(user.as_str().into()));
         }
-        let cache = Some((&self.verified, key));
-        match self.gate.verify(Arc::clone(hash), password, slower, cache) {
+        let comparison = Comparison {
+            password: credentials.password.clone(),
+            hash: Arc::clone(hash),
+            slower,
+            cache: is_known.then(|| Arc::clone(&self.verified)),
+        };
+        match self.gate.verify(client.0, key, comparison) {
             None => Err(busy()),
+            Some(_) if !is_known => Err(self.failed(request, client, user, "unknown user")),
             Some(true) => Ok(User(user.as_str().into())),
             Some(false) => Err(self.failed(request, client, user, "wrong password")),
         }
@@ -295,62 +293,6 @@ fn busy() -> Response {
 /// Locks a mutex. No code panics while it holds one of these locks.
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// A limit on the comparisons of the whole process.
-struct Gate {
-    permits: Arc<Semaphore>,
-    waiting: AtomicUsize,
-}
-
-impl Gate {
-    fn new(at_once: usize) -> Gate {
-        Gate {
-            permits: Arc::new(Semaphore::new(at_once)),
-            waiting: AtomicUsize::new(0),
-        }
-    }
-
-    /// Compares a password on the blocking pool, unless the `cache` has its key when its turn comes. If it is wrong, a
-    /// comparison with `slower` follows, only to take its time. None if too many requests wait already.
-    fn verify(
-        &self,
-        hash: Arc<Hash>,
-        password: String,
-        slower: Option<Arc<Hash>>,
-        cache: Option<(&Arc<Verified>, verified::Key)>,
-    ) -> Option<bool> {
-        struct Leave<'g>(&'g AtomicUsize);
-        impl Drop for Leave<'_> {
-            fn drop(&mut self) {
-                self.0.fetch_sub(1, Ordering::Relaxed);
-            }
-        }
-        let before = self.waiting.fetch_add(1, Ordering::Relaxed);
-        let _leave = Leave(&self.waiting);
-        if before >= WAITING {
-            return None;
-        }
-        let permit = Arc::clone(&self.permits).acquire_owned();
-        if cache.is_some_and(|(verified, key)| verified.has(key)) {
-            return Some(true);
-        }
-        let cache = cache.map(|(verified, key)| (Arc::clone(verified), key));
-        // The permit moves into the work: even if the client leaves, no other comparison begins before the thread is
-        // free.
-        Some(osier::unblock(move || {
-            let right = hash.verify(&password);
-            if let (false, Some(slower)) = (right, slower) {
-                slower.verify(&password);
-            }
-            // Before another one of this user takes its turn.
-            if let (true, Some((verified, key))) = (right, cache) {
-                verified.remember(key);
-            }
-            drop(permit);
-            right
-        }))
-    }
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! Tests of the login: files and lists of users, the cache, what is logged, and the limits of the cost.
 
+use super::gate::WAITING_OF_CLIENT;
 use super::verified::{REMEMBERED, REMEMBERED_MAX};
 use super::*;
 use std::fs;
@@ -313,14 +314,14 @@ fn parallel_requests_of_a_user_compare_the_password_once() {
                 let auth = auth.clone();
                 osier::spawn(move || status(&auth.decide(Some(&field("ali", "sesame")), CLIENT)))
             };
-            let fibers: Vec<_> = (0..WAITING - 8).map(ask).collect();
+            // They need no place each.
+            let fibers: Vec<_> = (0..WAITING_OF_CLIENT + 50).map(ask).collect();
             assert!(fibers.into_iter().all(|fiber| fiber.join().unwrap() == 200));
         });
         let passwords = auth.passwords().unwrap();
         passwords.find("ali").unwrap().comparisons.load(Ordering::Relaxed)
     };
-    let compared = ask_at_once(&auth);
-    assert!((1..=2).contains(&compared), "{compared}");
+    assert_eq!(ask_at_once(&auth), 1);
     // A reload makes another one.
     let (again, _) = open(&folder, &fs::read_to_string(folder.join("passwords")).unwrap());
     let mut again = again.unwrap();
@@ -380,7 +381,7 @@ fn comparisons_are_bounded_and_the_rest_is_told_to_come_again() {
     let mut auth = auth.unwrap();
     auth.gate = Arc::new(Gate::new(2));
     let auth = Arc::new(auth);
-    let asked = WAITING + 40;
+    let asked = WAITING_OF_CLIENT + 40;
     let answers: Vec<u16> = osier::run(|| {
         let fibers: Vec<_> = (0..asked)
             .map(|n| {
@@ -391,13 +392,111 @@ fn comparisons_are_bounded_and_the_rest_is_told_to_come_again() {
         fibers.into_iter().map(|fiber| fiber.join().unwrap()).collect()
     });
     assert!(answers.iter().all(|status| [401, 503].contains(status)));
-    assert!(answers.iter().filter(|status| **status == 401).count() >= WAITING.min(asked));
-    assert_eq!(auth.gate.waiting.load(Ordering::Relaxed), 0);
+    assert!(answers.iter().filter(|status| **status == 401).count() >= WAITING_OF_CLIENT);
+    assert_eq!(auth.gate.waiting(), 0);
     assert_eq!(auth.gate.permits.available_permits(), 2);
-    // With a full queue the password is not compared.
-    auth.gate.waiting.fetch_add(WAITING, Ordering::Relaxed);
-    let refused = auth.decide(Some(&field("ali", "sesame")), CLIENT).unwrap_err();
-    auth.gate.waiting.fetch_sub(WAITING, Ordering::Relaxed);
-    assert_eq!(refused.status(), StatusCode::SERVICE_UNAVAILABLE);
-    assert!(refused.lookup("retry-after").is_some());
+    // Without a free place the password is not compared.
+    osier::run(|| {
+        let _all = auth.gate.permits.acquire_many(2);
+        let ask = |n| {
+            let auth = Arc::clone(&auth);
+            osier::spawn(move || drop(auth.decide(Some(&field("ali", &format!("wrong{n}"))), CLIENT)))
+        };
+        let waiting: Vec<_> = (0..WAITING_OF_CLIENT).map(ask).collect();
+        testkit::eventually("all wait", || {
+            osier::yield_now();
+            auth.gate.waiting() == WAITING_OF_CLIENT
+        });
+        let refused = auth.decide(Some(&field("ali", "sesame")), CLIENT).unwrap_err();
+        assert_eq!(refused.status(), StatusCode::SERVICE_UNAVAILABLE);
+        assert!(refused.lookup("retry-after").is_some());
+        waiting.iter().for_each(|fiber| fiber.cancel());
+        waiting.into_iter().for_each(|fiber| drop(fiber.join()));
+        assert_eq!(auth.gate.waiting(), 0);
+    });
+}
+
+fn client(number: u8) -> Client {
+    Client(Some(IpAddr::V4(Ipv4Addr::new(198, 51, 100, number))))
+}
+
+/// An `Auth` of these users, all with the password "sesame", of which `at_once` are compared at once.
+fn of_users(folder: &Folder, users: usize, at_once: usize) -> Arc<Auth> {
+    let file: String = (0..users).map(|user| format!("user{user}:{SESAME}\n")).collect();
+    let mut auth = open(folder, &file).0.unwrap();
+    auth.gate = Arc::new(Gate::new(at_once));
+    Arc::new(auth)
+}
+
+#[test]
+fn a_first_burst_of_many_users_waits_for_its_turn() {
+    let folder = Folder::new();
+    let auth = of_users(&folder, 400, 2);
+    osier::run(|| {
+        let ask = |user: usize| {
+            let auth = Arc::clone(&auth);
+            let from = client((user / 100) as u8);
+            osier::spawn(move || status(&auth.decide(Some(&field(&format!("user{user}"), "sesame")), from)))
+        };
+        let fibers: Vec<_> = (0..400).map(ask).collect();
+        assert!(fibers.into_iter().all(|fiber| fiber.join().unwrap() == 200));
+    });
+}
+
+#[test]
+fn a_client_that_tries_passwords_does_not_keep_others_waiting() {
+    let folder = Folder::new();
+    let auth = of_users(&folder, 1, 1);
+    osier::run(|| {
+        let all = auth.gate.permits.acquire();
+        let ask = |n: usize| {
+            let auth = Arc::clone(&auth);
+            osier::spawn(move || status(&auth.decide(Some(&field("user0", &format!("wrong{n}"))), client(1))))
+        };
+        let wrong: Vec<_> = (0..WAITING_OF_CLIENT).map(ask).collect();
+        testkit::eventually("all wait", || {
+            osier::yield_now();
+            auth.gate.waiting() == WAITING_OF_CLIENT
+        });
+        drop(all);
+        assert_eq!(status(&auth.decide(Some(&field("user0", "sesame")), client(2))), 200);
+        let left = auth.gate.waiting();
+        assert!(left > WAITING_OF_CLIENT / 2, "{left}");
+        wrong.iter().for_each(|fiber| fiber.cancel());
+    });
+}
+
+#[test]
+fn those_who_share_a_comparison_get_its_outcome_also_if_the_first_leaves() {
+    let folder = Folder::new();
+    let auth = of_users(&folder, 1, 1);
+    let compared = || {
+        let passwords = auth.passwords().unwrap();
+        passwords.find("user0").unwrap().comparisons.load(Ordering::Relaxed)
+    };
+    osier::run(|| {
+        let ask = |password: &'static str| {
+            let auth = Arc::clone(&auth);
+            osier::spawn(move || status(&auth.decide(Some(&field("user0", password)), CLIENT)))
+        };
+        for (password, expected) in [("wrong", 401), ("sesame", 200)] {
+            let before = compared();
+            let all = auth.gate.permits.acquire();
+            let first = ask(password);
+            testkit::eventually("it waits", || {
+                osier::yield_now();
+                auth.gate.waiting() == 1
+            });
+            let others: Vec<_> = (0..20).map(|_| ask(password)).collect();
+            osier::sleep(std::time::Duration::from_millis(20));
+            assert_eq!(auth.gate.waiting(), 1);
+            first.cancel();
+            let _ = first.join();
+            // One of the others is the first now.
+            osier::sleep(std::time::Duration::from_millis(20));
+            drop(all);
+            assert!(others.into_iter().all(|fiber| fiber.join().unwrap() == expected));
+            assert_eq!(compared() - before, 1, "{password}");
+        }
+    });
 }
