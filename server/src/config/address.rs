@@ -50,7 +50,7 @@ impl FromStr for Address {
             Ok(mut found) => found
                 .next()
                 .map(Address)
-                .ok_or_else(|| format!("no address is known for {host}")),
+                .ok_or_else(|| format!("no address is known for '{host}'")),
             Err(error) => Err(format!("{error}; {FORMS}")),
         }
     }

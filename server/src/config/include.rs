@@ -63,7 +63,7 @@ pub fn read(source: &Source<'_>, name: &str, text: &str, patterns: &[At<String>]
             Err((is_warning, why)) => texts.problems.push(Problem {
                 is_warning,
                 at: pattern.span.clone(),
-                why,
+                why: source.without_values(&pattern.span, why),
             }),
         }
     }

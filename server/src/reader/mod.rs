@@ -14,6 +14,7 @@ mod source;
 pub mod template;
 mod typed;
 pub mod value;
+mod variables;
 
 pub use self::paths::{is_missing, is_refused, is_withheld};
 pub use self::reason::Reason;

@@ -9,7 +9,8 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::problem::{self, Files, Problem};
-use super::{Reason, secrets};
+use super::variables::{Filled, hide};
+use super::{Reason, secrets, value};
 use crate::process::root::inside;
 
 /// A file being read.
@@ -27,6 +28,8 @@ pub struct Source<'s> {
     pub chroot: OnceCell<PathBuf>,
     /// Looks up an environment variable.
     pub variable: &'s dyn Fn(&str) -> Option<String>,
+    /// The values of variables that were filled in so far.
+    filled: RefCell<Vec<Filled>>,
     problems: RefCell<Vec<Problem>>,
     /// The files whose content was read, as the file names them.
     contents: RefCell<Vec<PathBuf>>,
@@ -62,6 +65,7 @@ impl<'s> Source<'s> {
             root,
             chroot: OnceCell::new(),
             variable,
+            filled: RefCell::default(),
             problems: RefCell::default(),
             contents: RefCell::default(),
             secrets: secrets::of(text, table),
@@ -86,8 +90,30 @@ impl<'s> Source<'s> {
     }
 
     fn note(&self, at: &Range<usize>, why: Reason, is_warning: bool) {
-        let at = at.clone();
+        let (at, why) = (at.clone(), self.without_values(at, why));
         self.problems.borrow_mut().push(Problem { is_warning, at, why });
+    }
+
+    /// A reason about a place, without the values of variables.
+    pub fn without_values(&self, at: &Range<usize>, why: Reason) -> Reason {
+        why.reworded(|text| hide(text, at, &self.filled.borrow(), self.text))
+    }
+
+    /// Fills in the variables of the text at this place. Messages show their names only. Returns whether there are any.
+    ///
+    /// # Errors
+    /// One line: a variable that is not set, or a malformed `${`.
+    pub(super) fn substitute(&self, text: &str, at: &Range<usize>) -> Result<(String, bool), String> {
+        let lookup = |name: &str| {
+            let value = (self.variable)(name)?;
+            self.filled.borrow_mut().push(Filled {
+                at: at.clone(),
+                name: name.to_owned(),
+                value: value.clone(),
+            });
+            Some(value)
+        };
+        value::substitute(text, &lookup)
     }
 
     /// The number of mistakes so far. If it is the same before and after a section, the section has none.

@@ -169,7 +169,7 @@ impl<'s> Section<'s> {
             return None;
         };
         self.source.saw(value);
-        match value::substitute(text, self.source.variable) {
+        match self.source.substitute(text, &value.span()) {
             Ok((text, _)) => Some(At {
                 value: text,
                 span: value.span(),
@@ -184,7 +184,7 @@ impl<'s> Section<'s> {
     /// Reads a string that stands for another type because it names a variable: `workers = "${WORKERS:-2}"`.
     fn as_variable(&self, key: &str, value: &Spanned<DeValue<'s>>, wanted: &str) -> Option<String> {
         let text = value.get_ref().as_str().unwrap_or_default();
-        match value::substitute(text, self.source.variable) {
+        match self.source.substitute(text, &value.span()) {
             Ok((text, true)) => return Some(text),
             Ok((_, false)) => self.mistyped(key, value, wanted),
             Err(error) => self.source.problem(&value.span(), format!("'{key}': {error}")),

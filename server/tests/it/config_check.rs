@@ -572,7 +572,7 @@ fn variables_of_the_environment() {
         "site.toml:1:11: 'workers' must be a whole number from 1 to 1024, not \"${OSIER_TEST_WORKERS:-2}\"",
         "site.toml:3:8: 'host': environment variable 'OSIER_TEST_HOST' is not set; set it, or write \
          ${OSIER_TEST_HOST:-default}",
-        "site.toml:5:9: warning: there is no folder 'DIR/none'; requests get 503 until it is there",
+        "site.toml:5:9: warning: there is no folder 'DIR/${OSIER_TEST_ROOT}'; requests get 503 until it is there",
     ] {
         assert!(printed.lines().any(|shown| shown == line), "{line}\n{printed}");
     }

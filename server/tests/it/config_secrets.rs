@@ -184,6 +184,177 @@ fn the_fields_of_requests_to_a_backend_are_not_shown() {
     }
 }
 
+/// Keys of every kind. `@` stands for a value.
+const KEYS: &str = "
+user = @
+group = @
+landlock = @
+workers = @
+memory = @
+drain = @
+state = @
+pid_file = @
+ticket_keys = @
+log = @
+[error_log]
+level = @
+format = @
+file = @
+[admin]
+address = @
+[upgrade]
+program = @
+timeout = @
+[acme]
+issuer = @
+ask = @
+dns = @
+challenges = @
+orders_per_minute = @
+[shared]
+redis = @
+prefix = @
+[[listen]]
+name = @
+address = @
+mode = @
+proxy_protocol = @
+max_connections = @
+timeouts = { header = @ }
+tls = { min_version = @, client = @, client_ca = @, client_crl = @ }
+real_ip = { from = @, header = @ }
+[[listen]]
+address = \"127.0.0.1:81\"
+head = { fields = @ }
+[[site]]
+host = @
+listen = @
+tls = { cert = @, key = @ }
+redirect_https = @
+hsts = { max_age = @ }
+error_pages = { 404 = @ }
+allow = @
+deny = @
+headers = { X-A = @ }
+request_headers = { X-A = @ }
+cors = { origins = @, methods = @, headers = @, expose = @, max_age = @ }
+auth = { realm = @, file = @, users = { a = @ } }
+rate = { requests = @, per = @ }
+limits = { body = @, time = @ }
+slow = @
+compress = { min = @, codings = @ }
+trace = { incoming = @ }
+server_timing = @
+[site.log]
+format = @
+syslog = { to = @, facility = @, tag = @ }
+[[site.route]]
+path = @
+glob = @
+methods = @
+policy = @
+files = { root = @, index = @, cache = @, symlinks = @ }
+[[site.route]]
+log = { file = @, fields = @ }
+queue = { running = @, wait = @ }
+jwt = { keys = @, algorithms = @, required = @, cookie = @, leeway = @, claims = { iss = @ }, pass = { sub = @ } }
+redirect = { to = @, status = @ }
+[[site.route]]
+forward_auth = { to = @, path = @, request_headers = @, host = @, timeout = @ }
+respond = { status = @, body = @, content_type = @ }
+[[site.route]]
+cache = { disk = @, memory = @, default_ttl = @, skip_cookies = @, purge = @ }
+proxy = { to = @, host = @, balance = @, sticky = @, internal_root = @, internal_path = @, trust = @, health = { path = @, host = @, every = @ } }
+[[site.route]]
+proxy = { to = [{ address = @, id = @, weight = @ }], sni = @, ca = @, cert = @, key = @, keep = @, balance = { hash = { header = @ } } }
+[[site.route]]
+fastcgi = { root = @, to = @, index = @, suffix = @, front = @, application_root = @, params = { A = @ }, hide = @, cache = @ }
+[[site.route]]
+chat = { redis = @, channel = @, origins = @, ca = @, message = @ }
+[[site.route]]
+rewrite = { pattern = @, to = @, query = @, if = [{ of = @, name = @, is = @, not = @ }, { of = \"path\", matches = @ }] }
+[[site.route]]
+rewrite = [{ pattern = @, redirect = @ }]
+";
+
+/// Lines of a route that are looked at further if nothing else is wrong.
+const ALONE: [&str; 22] = [
+    "files = @",
+    "files = \"www\"\nheaders = { X-A = @ }",
+    "files = \"www\"\npath = @",
+    "files = { root = \"www\", cache = @ }",
+    "respond = { body = @ }",
+    "respond = @",
+    "redirect = @",
+    "redirect = { to = @ }",
+    "proxy = @",
+    "proxy = { to = \"a:1\", host = @ }",
+    "proxy = { to = \"https://a\", sni = @ }",
+    "proxy = { to = \"https://a\", ca = @ }",
+    "proxy = { to = \"a:1\", internal_path = @ }",
+    "fastcgi = { root = \"www\", to = @ }",
+    "respond = 204\nforward_auth = @",
+    "respond = 204\nforward_auth = { to = \"a:1\", path = @ }",
+    "respond = 204\nauth = { file = @ }",
+    "respond = 204\nauth = { realm = @, users = { a = \"$2y$04$x\" } }",
+    "respond = 204\njwt = { keys = @ }",
+    "rewrite = { pattern = \"^/x$\", to = @ }",
+    "rewrite = { pattern = @, to = \"/$a\" }",
+    "rewrite = { pattern = \"x\", to = \"/\", if = [{ of = \"host\", is = @ }, { of = \"client\", is = @ }, { of = \"file\", name = @ }] }",
+];
+
+/// Secrets, each with what breaks some kind of value.
+const VALUES: [&str; 15] = [
+    "hunter2",
+    "hunter2$x",
+    "$hunter2",
+    "/hunter2",
+    "/a/hunter2/",
+    "http://hunter2/a b",
+    "http://unix:/hunter2:/",
+    "https://u@hunter2:x/",
+    "unix:hunter2",
+    "Hunter2.example.",
+    "hunter2:99999",
+    "hunter2.example/path",
+    "10.0.0.0/hunter2",
+    "(hunter2[\"'\\",
+    "{hunter2} *.hunter2.*",
+];
+
+#[test]
+fn no_message_shows_the_value_of_a_variable() {
+    let says_nothing = |text: &str, value: &str| {
+        let text = text.replace('@', "\"${OSIER_TEST_KEY}\"");
+        let (_, printed) = check_with(&text, |command| {
+            command.env("OSIER_TEST_KEY", value);
+        });
+        assert!(
+            !printed.to_ascii_lowercase().contains("hunter2"),
+            "{value}\n{text}\n{printed}"
+        );
+        printed
+    };
+    for value in VALUES {
+        let printed = says_nothing(KEYS, value);
+        assert!(printed.lines().count() > 100, "{value}\n{printed}");
+        for text in ALONE {
+            says_nothing(&route(text), value);
+        }
+        says_nothing(&format!("include = @\n{}", route("respond = 204")), value);
+        says_nothing(&format!("[[listen]]\naddress = @\n{}", route("respond = 204")), value);
+        says_nothing(&format!("[[site]]\nhost = @\n{}", &route("respond = 204")[9..]), value);
+    }
+    // The message says which variable it is.
+    let printed = says_nothing(&route("proxy = @"), "a:hunter2");
+    assert!(printed.contains("3:9: 'proxy': '…' is not a port"), "{printed}");
+    let printed = says_nothing(&route("files = @"), "/hunter2");
+    assert!(
+        printed.contains("there is no folder '${OSIER_TEST_KEY}'; requests get 503"),
+        "{printed}"
+    );
+}
+
 #[test]
 fn a_value_that_nobody_reads_is_not_shown() {
     hides(&[
