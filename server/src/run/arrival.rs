@@ -14,6 +14,8 @@ use crate::config::Config;
 
 /// The name of the item with the [`Confinement`].
 pub const CONFINEMENT: &str = "confinement";
+/// The name of the item with the memory limit of the system.
+pub const MEMORY: &str = "memory";
 /// The name of the item with the connection to the service manager.
 pub const NOTIFY: &str = "notify";
 /// The name of the item with the PID file. Its bytes are the path.

@@ -14,15 +14,19 @@
 //! drops stored responses and returns free memory to the system, and listeners close idle connections. From 95 % on,
 //! listeners answer new requests with 503.
 //!
-//! Landlock and a root folder hide the files of the cgroup. So [`Found::find`] opens them before privileges are given up.
+//! Landlock and a root folder hide the files of the cgroup. So [`Found::find`] opens them before privileges are given up, and the new process
+//! of an upgrade, which has the rights of the old one, gets them from that ([`Found::item`]).
 
 use std::fs::{self, File};
+use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use osier::memory::{self, Pressure};
+use osier_web::upgrade::Item;
 use rustix::process::{Resource, getrlimit};
 
 use crate::log::operator::Say;
@@ -71,26 +75,66 @@ pub enum Source {
 }
 
 /// The limit of this process, and the files by which the kernel counts against it.
-#[derive(Default)]
+#[derive(Clone)]
 pub struct Found {
     /// None if neither the configuration nor the system has a limit.
     limit: Option<Limit>,
-    /// The cgroup, if it sets the limit.
-    cgroup: Option<Cgroup>,
+    cgroup: Option<Arc<Cgroup>>,
+    /// The memory of the machine.
+    machine: Option<u64>,
 }
 
 impl Found {
-    /// Looks for the limit, with all rights that this process has at its start.
-    pub fn find(configured: Option<u64>) -> Found {
+    /// Looks for the limit, with all rights that this process has at its start. `inherited` is what the old process of an upgrade has found,
+    /// for what this one cannot see in its root folder.
+    pub fn find(configured: Option<u64>, inherited: Option<Item>) -> Found {
         let address_space = getrlimit(Resource::As).current;
-        let cgroup = Cgroup::find(Path::new("/"));
+        let (old_cgroup, old_machine) = inherited.and_then(read_item).unwrap_or_default();
+        let cgroup = Cgroup::find(Path::new("/")).or(old_cgroup);
+        let machine = machine().or(old_machine);
         let bytes = cgroup.as_ref().map(|group| group.limit);
-        let limit = Limit::of(configured, bytes, machine(), address_space);
         Found {
-            limit,
-            cgroup: cgroup.filter(|_| limit.is_some_and(|limit| limit.source == Source::Cgroup)),
+            limit: Limit::of(configured, bytes, machine, address_space),
+            cgroup: cgroup.map(Arc::new),
+            machine,
         }
     }
+
+    /// The item for the new process of an upgrade.
+    ///
+    /// # Errors
+    /// When the files cannot be duplicated.
+    pub fn item(&self) -> io::Result<Item> {
+        let group = self.cgroup.as_deref();
+        let value = serde_json::json!({
+            "machine": self.machine,
+            "cgroup": group.map(|group| group.limit),
+            "is_version_1": group.map(|group| group.version.root == VERSION_1.root),
+        });
+        let mut descriptors = Vec::new();
+        if let Some((usage, stat)) = group.and_then(|group| group.files.as_ref()) {
+            descriptors = vec![usage.try_clone()?.into(), stat.try_clone()?.into()];
+        }
+        Ok(Item {
+            bytes: value.to_string().into(),
+            descriptors,
+        })
+    }
+}
+
+/// The cgroup and the memory of the machine in an item.
+fn read_item(item: Item) -> Option<(Option<Cgroup>, Option<u64>)> {
+    let value: serde_json::Value = serde_json::from_slice(&item.bytes).ok()?;
+    let files = <[OwnedFd; 2]>::try_from(item.descriptors).ok();
+    let cgroup = value["cgroup"].as_u64().map(|limit| Cgroup {
+        limit,
+        files: files.map(|[usage, stat]| (usage.into(), stat.into())),
+        version: match value["is_version_1"].as_bool() {
+            Some(true) => &VERSION_1,
+            _ => &VERSION_2,
+        },
+    });
+    Some((cgroup, value["machine"].as_u64()))
 }
 
 impl Limit {
@@ -248,14 +292,15 @@ pub fn keep(found: Found, totals: &Arc<Totals>, live: &Arc<Live>, say: &Say) {
         ));
     };
     memory::set_limit(Some(usize::try_from(limit.bytes).unwrap_or(usize::MAX)));
-    if totals.files.is_none() {
+    let cgroup = found.cgroup.filter(|_| limit.source == Source::Cgroup);
+    if totals.files.is_none() && cgroup.as_ref().is_none_or(|group| group.files.is_none()) {
         return say.warning(format_args!(
             "cannot measure the memory of this process, because /proc is missing: only accounted memory counts"
         ));
     }
     let keeper = Keeper {
         limit,
-        cgroup: found.cgroup,
+        cgroup,
         totals: Arc::clone(totals),
         live: Arc::clone(live),
         say: say.clone(),
@@ -276,7 +321,7 @@ fn pause(held: u64, limit: u64) -> Duration {
 struct Keeper {
     limit: Limit,
     /// The cgroup, if it sets the limit.
-    cgroup: Option<Cgroup>,
+    cgroup: Option<Arc<Cgroup>>,
     totals: Arc<Totals>,
     live: Arc<Live>,
     say: Say,
@@ -313,7 +358,10 @@ impl Keeper {
 
     /// Measures the process and reports the result to [`osier::memory`].
     fn measure(&mut self) {
-        let Some(Ok((resident, space))) = self.totals.files.as_ref().map(|files| files.memory()) else {
+        let own = self.totals.files.as_ref().and_then(|files| files.memory().ok());
+        let group = self.cgroup.as_ref().and_then(|group| group.memory());
+        // In a root folder, the new process of an upgrade sees the cgroup alone.
+        let Some((resident, space)) = own.or_else(|| Some((group?, 0))) else {
             return;
         };
         let bytes = match self.limit.source {
@@ -328,10 +376,7 @@ impl Keeper {
                 // Stacks may take half of the address space, so they may run out first.
                 (resident + unused + stacks).max(nine_tenths(2 * stacks))
             }
-            Source::Cgroup => {
-                let group = self.cgroup.as_ref().and_then(Cgroup::memory);
-                group.unwrap_or(0).max(resident)
-            }
+            Source::Cgroup => group.unwrap_or(0).max(resident),
             Source::Configuration | Source::Machine => resident,
         };
         memory::measured(usize::try_from(bytes).unwrap_or(usize::MAX));
@@ -387,6 +432,36 @@ mod tests {
         assert_eq!(pause(100 * MIB, 228 * MIB), Duration::from_millis(250));
         assert_eq!(pause(227 * MIB, 228 * MIB), Duration::from_millis(20));
         assert_eq!(pause(300 * MIB, 228 * MIB), Duration::from_millis(20));
+    }
+
+    #[test]
+    fn what_was_found_passes_to_the_new_process_of_an_upgrade() {
+        let folder = Folder::new();
+        for (version, is_version_1) in [(&VERSION_1, true), (&VERSION_2, false)] {
+            let [usage, stat] = [("usage", "300\n"), ("stat", "")].map(|(name, text)| folder.write(name, text));
+            let lines = [version.cached[0], version.cached[1], version.mapped].map(|name| format!("{name}50\n"));
+            fs::write(&stat, lines.concat()).unwrap();
+            let found = Found {
+                limit: None,
+                cgroup: Some(Arc::new(Cgroup {
+                    limit: 1000,
+                    files: Some((File::open(usage).unwrap(), File::open(stat).unwrap())),
+                    version,
+                })),
+                machine: Some(5000),
+            };
+            let (cgroup, machine) = read_item(found.item().unwrap()).unwrap();
+            let cgroup = cgroup.unwrap();
+            assert_eq!((cgroup.limit, cgroup.memory(), machine), (1000, Some(250), Some(5000)));
+            assert_eq!(cgroup.version.root == VERSION_1.root, is_version_1);
+        }
+        let nothing = Found {
+            limit: None,
+            cgroup: None,
+            machine: None,
+        };
+        let (cgroup, machine) = read_item(nothing.item().unwrap()).unwrap();
+        assert!(cgroup.is_none() && machine.is_none());
     }
 
     #[test]

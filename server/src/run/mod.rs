@@ -22,7 +22,6 @@ mod upgrade;
 mod watchdog;
 
 use std::io::{self, Write};
-use std::mem;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::thread;
@@ -194,7 +193,7 @@ fn begin(sites: &mut Sites, listening: Vec<Bound>, requests: &Arc<Requests>) -> 
     }));
     sites.process.watchdog.start(&sites.process.notify)?;
     memory::keep(
-        mem::take(&mut sites.process.memory),
+        sites.process.memory.clone(),
         &sites.process.totals,
         &sites.live,
         &sites.process.say,

@@ -52,7 +52,7 @@ pub struct Process {
     pub log: Arc<ErrorLog>,
     pub say: Say,
     pub totals: Arc<Totals>,
-    /// The memory limit, until the fiber that keeps to it has started.
+    /// The memory limit, also for the new process of an upgrade.
     pub memory: memory::Found,
     pub watchdog: Watchdog,
     pub certificates: Arc<Certificates>,
@@ -440,7 +440,10 @@ impl Process {
             log,
             // Both open files of the system, which Landlock and a root folder hide.
             totals: Arc::new(Totals::new(workers)),
-            memory: memory::Found::find(config.memory),
+            memory: memory::Found::find(
+                config.memory,
+                upgrade.take(arrival::MEMORY).filter(|_| config.chroot.is_some()),
+            ),
             watchdog: Watchdog::default(),
             upgrade,
             pid_file: None,

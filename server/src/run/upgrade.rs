@@ -21,7 +21,7 @@ use crate::config::Bind;
 use crate::process::root::inside;
 
 use super::Origin;
-use super::arrival::{CONFINEMENT, NOTIFY, PID_FILE, TICKETS};
+use super::arrival::{CONFINEMENT, MEMORY, NOTIFY, PID_FILE, TICKETS};
 use super::signals::{Asked, Requests};
 use super::sites::Sites;
 
@@ -215,11 +215,14 @@ fn program(sites: &Sites) -> Result<Program, String> {
         Origin::File(file) => vec!["serve".into(), file.into()],
         Origin::Line(_) => env::args_os().skip(1).collect(),
     };
+    let memory = process.memory.item();
+    let memory = memory.map_err(|error| format!("cannot copy the files of the memory limit: {error}"))?;
     let mut program = Program::new(path)
         .args(arguments)
         .patience(config.upgrade.timeout)
         .drain(config.upgrade.drain)
-        .give(CONFINEMENT, confinement.item());
+        .give(CONFINEMENT, confinement.item())
+        .give(MEMORY, memory);
     let of_descriptor = |descriptor, bytes: &[u8]| Item {
         bytes: bytes.to_vec(),
         descriptors: vec![descriptor],

@@ -446,6 +446,8 @@ fn a_process_in_a_root_folder_of_its_own_is_upgraded_inside() {
         assert_eq!(fixed(&mut kept), "x");
         assert_eq!(sites.0.get("x", "/a.txt").text(), "the file a");
     }
+    let said = sites.0.said();
+    assert!(!said.contains("the system reports no memory limit"), "{said}");
     sites.first_has_ended();
 }
 
