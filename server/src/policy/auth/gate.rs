@@ -27,11 +27,13 @@ use super::{Hash, Verified, locked};
 pub const WAITING: usize = 1024;
 pub const WAITING_OF_CLIENT: usize = 256;
 /// The longest wait for a turn.
-const TURN: Duration = Duration::from_secs(20);
+pub const TURN: Duration = Duration::from_secs(20);
 
 /// A limit on the comparisons of the whole process.
 pub struct Gate {
     at_once: usize,
+    /// The longest wait for a turn.
+    patience: Duration,
     pub permits: Arc<Semaphore>,
     state: Mutex<State>,
 }
@@ -78,9 +80,10 @@ impl Comparison {
 }
 
 impl Gate {
-    pub fn new(at_once: usize) -> Gate {
+    pub fn new(at_once: usize, patience: Duration) -> Gate {
         Gate {
             at_once,
+            patience,
             permits: Arc::new(Semaphore::new(at_once)),
             state: Mutex::default(),
         }
@@ -98,7 +101,7 @@ impl Gate {
     /// # Suspends
     /// Until there is an outcome.
     pub fn verify(self: &Arc<Self>, client: Option<IpAddr>, key: Key, comparison: Comparison) -> Option<bool> {
-        let until = osier::time::now() + TURN;
+        let until = osier::time::now() + self.patience;
         let leading = loop {
             match self.lead(key) {
                 Ok(leading) => break leading,

@@ -51,7 +51,7 @@ const NAME_SHOWN: usize = 64;
 /// The limit on comparisons in the process.
 static GATE: LazyLock<Arc<Gate>> = LazyLock::new(|| {
     let processors = osier::available_parallelism().map_or(1, usize::from);
-    Arc::new(Gate::new(processors.min(VERIFYING)))
+    Arc::new(Gate::new(processors.min(VERIFYING), gate::TURN))
 });
 
 /// The verified credentials of the process.

@@ -6,11 +6,15 @@ use super::*;
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 use testkit::Folder;
 
 const CLIENT: Client = Client(Some(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 7))));
 /// "sesame" with the lowest cost, made by libcrypt.
 const SESAME: &str = "$2b$04$abcdefghijklmnopqrstuuinwY/tkBVrn3xrxQI/TgnMHhkvl85RW";
+
+/// The longest wait for a turn: longer than any test.
+const PATIENCE: Duration = Duration::from_secs(3600);
 
 type Lines = Arc<Mutex<Vec<String>>>;
 
@@ -306,7 +310,7 @@ fn parallel_requests_of_a_user_compare_the_password_once() {
     let folder = Folder::new();
     let (auth, _) = open(&folder, &format!("ali:{}", bcrypt::hash("sesame", 8).unwrap()));
     let mut auth = auth.unwrap();
-    auth.gate = Arc::new(Gate::new(2));
+    auth.gate = Arc::new(Gate::new(2, PATIENCE));
     let auth = Arc::new(auth);
     let ask_at_once = |auth: &Arc<Auth>| {
         osier::run(|| {
@@ -379,7 +383,7 @@ fn comparisons_are_bounded_and_the_rest_is_told_to_come_again() {
     let folder = Folder::new();
     let (auth, _) = open(&folder, &format!("ali:{SESAME}"));
     let mut auth = auth.unwrap();
-    auth.gate = Arc::new(Gate::new(2));
+    auth.gate = Arc::new(Gate::new(2, PATIENCE));
     let auth = Arc::new(auth);
     let asked = WAITING_OF_CLIENT + 40;
     let answers: Vec<u16> = osier::run(|| {
@@ -424,21 +428,21 @@ fn client(number: u8) -> Client {
 fn of_users(folder: &Folder, users: usize, at_once: usize) -> Arc<Auth> {
     let file: String = (0..users).map(|user| format!("user{user}:{SESAME}\n")).collect();
     let mut auth = open(folder, &file).0.unwrap();
-    auth.gate = Arc::new(Gate::new(at_once));
+    auth.gate = Arc::new(Gate::new(at_once, PATIENCE));
     Arc::new(auth)
 }
 
 #[test]
 fn a_first_burst_of_many_users_waits_for_its_turn() {
     let folder = Folder::new();
-    let auth = of_users(&folder, 400, 2);
+    let auth = of_users(&folder, 200, 2);
     osier::run(|| {
         let ask = |user: usize| {
             let auth = Arc::clone(&auth);
             let from = client((user / 100) as u8);
             osier::spawn(move || status(&auth.decide(Some(&field(&format!("user{user}"), "sesame")), from)))
         };
-        let fibers: Vec<_> = (0..400).map(ask).collect();
+        let fibers: Vec<_> = (0..200).map(ask).collect();
         assert!(fibers.into_iter().all(|fiber| fiber.join().unwrap() == 200));
     });
 }
@@ -488,12 +492,12 @@ fn those_who_share_a_comparison_get_its_outcome_also_if_the_first_leaves() {
                 auth.gate.waiting() == 1
             });
             let others: Vec<_> = (0..20).map(|_| ask(password)).collect();
-            osier::sleep(std::time::Duration::from_millis(20));
+            osier::sleep(Duration::from_millis(20));
             assert_eq!(auth.gate.waiting(), 1);
             first.cancel();
             let _ = first.join();
             // One of the others is the first now.
-            osier::sleep(std::time::Duration::from_millis(20));
+            osier::sleep(Duration::from_millis(20));
             drop(all);
             assert!(others.into_iter().all(|fiber| fiber.join().unwrap() == expected));
             assert_eq!(compared() - before, 1, "{password}");
