@@ -63,9 +63,12 @@ pub fn read(source: &Source<'_>, name: &str, text: &str, patterns: &[At<String>]
             Err((is_warning, why)) => texts.problems.push(Problem {
                 is_warning,
                 at: pattern.span.clone(),
-                why: source.without_values(&pattern.span, why),
+                why,
             }),
         }
+    }
+    for problem in &mut texts.problems {
+        problem.why = source.without_values(&problem.at, problem.why.clone());
     }
     texts
 }

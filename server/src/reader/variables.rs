@@ -63,7 +63,7 @@ fn without_value(message: &str, value: &str, name: &str) -> String {
     out + &message[done..]
 }
 
-/// Hides what stands between quotes and is a piece of a value.
+/// Hides what stands between quotes and is a piece of a value, also behind the folder that a path begins with.
 fn without_pieces(message: &str, is_piece: impl Fn(&str) -> bool) -> String {
     let (mut out, mut rest) = (String::new(), message);
     while let Some(begin) = rest.find(['"', '\'']) {
@@ -71,8 +71,15 @@ fn without_pieces(message: &str, is_piece: impl Fn(&str) -> bool) -> String {
         let quote = if before.ends_with('"') { '"' } else { '\'' };
         let mut ends = quoted.match_indices(quote).map(|(end, _)| end);
         out.push_str(before);
-        rest = match ends.rfind(|&end| is_piece(&quoted[..end])) {
+        let piece_in = |text: &str| {
+            let starts = text.match_indices(['/', ':']).map(|(at, _)| at + 1);
+            let mut starts = std::iter::once(0).chain(starts);
+            starts.find(|&start| !text[..start].contains(quote) && is_piece(&text[start..]))
+        };
+        let found = ends.rfind(|&end| piece_in(&quoted[..end]).is_some());
+        rest = match found {
             Some(end) => {
+                out.push_str(&quoted[..piece_in(&quoted[..end]).unwrap_or(0)]);
                 out.push('…');
                 out.push(quote);
                 &quoted[end + 1..]
@@ -105,6 +112,7 @@ mod tests {
                 "'…' is not a host; write HOST",
             ),
             (8, "'2\"x' is wrong, 'ht' is not", "'…' is wrong, 'ht' is not"),
+            (8, "there is no '/etc/http://hunter2'", "there is no '/etc/…'"),
             (8, "'proxy' has no 'http://X'", "'proxy' has no 'http://X'"),
             (0, "'hunter2' is not for \"Hunter2\"", "'…' is not for \"…\""),
             (25, "\"warn\", one of \"warning\"", "\"${LEVEL}\", one of \"warning\""),
