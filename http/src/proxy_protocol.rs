@@ -85,7 +85,7 @@ pub enum Malformed {
     Length(u16),
     /// The TLVs do not fill their space exactly.
     Tlv,
-    /// The checksum is wrong.
+    /// The checksum is wrong, or there are two.
     Checksum,
 }
 
@@ -104,7 +104,7 @@ impl fmt::Display for Malformed {
             ),
             Malformed::Length(length) => write!(f, "a PROXY header too short for its addresses: {length} bytes"),
             Malformed::Tlv => f.write_str("a PROXY header whose TLVs do not fill their space"),
-            Malformed::Checksum => f.write_str("a PROXY header with a wrong checksum"),
+            Malformed::Checksum => f.write_str("a PROXY header with a wrong checksum, or with two"),
         }
     }
 }
@@ -268,12 +268,17 @@ fn path(padded: &[u8]) -> &[u8] {
     if path == [0] { &[] } else { path }
 }
 
-/// Checks the TLVs from `at` to the end of the header.
+/// Checks the TLVs from `at` to the end of the header. Each checksum would cost a pass over the whole header, so a second one is
+/// refused.
 fn check_tlvs(header: &[u8], mut at: usize) -> Result<(), Malformed> {
+    let mut has_checksum = false;
     while let Some(&[kind, high, low]) = header[at..].first_chunk() {
         let value = at + 3..at + 3 + usize::from(u16::from_be_bytes([high, low]));
         let content = header.get(value.clone()).ok_or(Malformed::Tlv)?;
         if kind == TYPE_CRC32C {
+            if std::mem::replace(&mut has_checksum, true) {
+                return Err(Malformed::Checksum);
+            }
             let sent: [u8; 4] = content.try_into().map_err(|_| Malformed::Tlv)?;
             // The checksum itself counts as zeros.
             let mut crc = crc32c(!0, &header[..value.start]);

@@ -217,12 +217,19 @@ fn cases() -> Vec<(&'static str, Vec<u8>, Case)> {
             Bad(Malformed::Tlv),
         ),
         ("v2 wrong checksum", with(&tlv(3, b"abcd")), Bad(Malformed::Checksum)),
+        (
+            "v2 two checksums",
+            with(&CHECKSUMS.map(|checksum| tlv(3, &checksum)).concat()),
+            Bad(Malformed::Checksum),
+        ),
     ]
 }
 
 // Computed apart from the code under test, by table; the second with the TLV of type 4 behind.
 const CHECKSUM: [u8; 4] = [0x54, 0x8e, 0x28, 0xff];
 const CHECKSUM_BEFORE: [u8; 4] = [0x4a, 0x23, 0x59, 0x28];
+/// Each is right beside the other.
+const CHECKSUMS: [[u8; 4]; 2] = [[0x1a, 0x89, 0x35, 0xed], [0x4c, 0x09, 0xc1, 0x0a]];
 
 fn check(name: &str, bytes: &[u8], case: &Case) {
     let expected = match case {
