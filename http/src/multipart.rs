@@ -547,13 +547,18 @@ fn parameters(mut rest: &[u8]) -> Option<Vec<(String, String)>> {
 }
 
 /// Returns the quoted text and the rest after it. A backslash escapes a quote or a backslash. Before any other byte it is a
-/// normal character, as some browsers send a whole Windows path.
+/// normal character, as some browsers send a whole Windows path. So it is before a quote that ends the field: browsers escape no
+/// backslash, and a name may end with one.
 fn unquote(quoted: &[u8]) -> Option<(Vec<u8>, &[u8])> {
     let mut value = Vec::new();
     let mut at = 0;
     loop {
         match (quoted.get(at)?, quoted.get(at + 1)) {
             (b'"', _) => return Some((value, &quoted[at + 1..])),
+            (b'\\', Some(b'"')) if at + 2 == quoted.len() => {
+                value.push(b'\\');
+                return Some((value, &[]));
+            }
             (b'\\', Some(&escaped @ (b'"' | b'\\'))) => {
                 value.push(escaped);
                 at += 2;

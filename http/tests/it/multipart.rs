@@ -128,6 +128,8 @@ fn names_are_read_as_clients_write_them() {
             Some(r"C:\dir\file.txt"),
         ),
         (r#"form-data; name="a\\b"; filename="""#, r"a\b", Some("")),
+        (r#"form-data; name="x"; filename="a\""#, "x", Some(r"a\")),
+        (r#"form-data; name="x"; filename="a\b\" "#, "x", Some(r"a\b\")),
         ("form-data; name=\"a%22b\"; filename*=UTF-8''x", "a%22b", None),
         ("form-data; name=\"../../etc/passwd\"", "../../etc/passwd", None),
     ] {
@@ -165,6 +167,10 @@ fn what_is_no_form_is_refused() {
         (with("Content-Disposition: form-data"), Malformed::Disposition),
         (with("Content-Disposition: attachment; name=a"), Malformed::Disposition),
         (with("Content-Disposition: form-data; name=\"a"), Malformed::Disposition),
+        (
+            with(r#"Content-Disposition: form-data; name="a\"; filename="b""#),
+            Malformed::Disposition,
+        ),
         (
             with("Content-Disposition: form-data; name=\"a\" b"),
             Malformed::Disposition,
