@@ -24,6 +24,9 @@ pub const HEAD_BYTES: usize = 64 << 10;
 /// The most names that Connection may list. Every name is compared with every field.
 const LISTED_NAMES: usize = 16;
 
+/// The most fields of a head. Every bound of the length in bytes leaves room for far more of them than any program writes.
+const FIELDS: usize = 4096;
+
 /// How many fields keep their places, so that passing them on needs no second search. Most heads have no more.
 const PLACES: usize = 8;
 
@@ -39,7 +42,7 @@ pub enum Malformed {
     Value(usize),
     /// Status is not a number from 200 to 999, or stands twice.
     Status,
-    /// Location is empty, is not printable ASCII, or stands twice.
+    /// Location stands twice.
     Location,
     /// Content-Length is not a number, or stands twice with different values.
     ContentLength,
@@ -47,6 +50,8 @@ pub enum Malformed {
     ContentType,
     /// Connection lists more than 16 names.
     Connection,
+    /// The head has more than 4,096 fields.
+    TooManyFields,
     /// The head has no field.
     Empty,
 }
@@ -62,6 +67,7 @@ impl fmt::Display for Malformed {
             Malformed::ContentLength => f.write_str("the response's Content-Length is not one number"),
             Malformed::ContentType => f.write_str("the response has two Content-Types"),
             Malformed::Connection => write!(f, "the response's Connection lists more than {LISTED_NAMES} names"),
+            Malformed::TooManyFields => write!(f, "the response's head has more than {FIELDS} fields"),
             Malformed::Empty => f.write_str("the response has no header field"),
         }
     }
@@ -140,8 +146,10 @@ pub struct Head<'a> {
     status: Option<u16>,
     location: Option<&'a [u8]>,
     content_length: Option<u64>,
-    /// Whether Connection lists names other than `close`. Their fields are left out.
-    lists: bool,
+    /// The names that Connection lists, other than `close`. Their fields are left out.
+    listed: [&'a [u8]; LISTED_NAMES],
+    /// The number of names in `listed`.
+    listed_count: usize,
     /// The lengths of the names: bit n for a name of n bytes, the last bit for all longer ones. A missing bit rules a name out.
     lengths: u64,
     places: [Place; PLACES],
@@ -172,15 +180,19 @@ impl<'a> Head<'a> {
             status: None,
             location: None,
             content_length: None,
-            lists: false,
+            listed: [&[]; LISTED_NAMES],
+            listed_count: 0,
             lengths: 0,
             places: [Place::default(); PLACES],
             placed: 0,
             rest: 0,
         };
-        let (mut count, mut listed, mut has_type, mut at) = (0, 0, false, 0);
+        let (mut count, mut options, mut has_type, mut at) = (0, 0, false, 0);
         while let Some((line, next)) = line_at(bytes, at) {
             count += 1;
+            if count > FIELDS {
+                return Err(Malformed::TooManyFields);
+            }
             let (name, value) = field(line).ok_or(Malformed::Field(count))?;
             if !is_token_as_a_whole(name) {
                 return Err(Malformed::Field(count));
@@ -211,11 +223,13 @@ impl<'a> Head<'a> {
                 FieldName::ContentType if has_type => return Err(Malformed::ContentType),
                 FieldName::ContentType => has_type = true,
                 FieldName::Connection => {
-                    listed += options(value).count();
-                    if listed > LISTED_NAMES {
-                        return Err(Malformed::Connection);
+                    for option in members(value) {
+                        options += 1;
+                        if options > LISTED_NAMES {
+                            return Err(Malformed::Connection);
+                        }
+                        head.list(option);
                     }
-                    head.lists |= options(value).any(|name| !name.eq_ignore_ascii_case(b"close"));
                 }
                 FieldName::HopByHop | FieldName::Other => {}
             }
@@ -224,6 +238,14 @@ impl<'a> Head<'a> {
             return Err(Malformed::Empty);
         }
         Ok(head)
+    }
+
+    /// Keeps a name that Connection lists. There is room for each.
+    fn list(&mut self, option: &'a [u8]) {
+        if !option.eq_ignore_ascii_case(b"close") {
+            self.listed[self.listed_count] = option;
+            self.listed_count += 1;
+        }
     }
 
     /// Keeps the place of a line, unless there are enough already. `next` is where the line after it begins.
@@ -305,14 +327,13 @@ impl<'a> Head<'a> {
     fn passes(&self, name: &[u8], kind: FieldName) -> bool {
         match kind {
             FieldName::Status | FieldName::ContentLength | FieldName::Connection | FieldName::HopByHop => false,
-            FieldName::Location | FieldName::ContentType | FieldName::Other => !(self.lists && self.is_listed(name)),
+            FieldName::Location | FieldName::ContentType | FieldName::Other => !self.is_listed(name),
         }
     }
 
     fn is_listed(&self, name: &[u8]) -> bool {
-        self.all_fields()
-            .filter(|(_, _, kind)| *kind == FieldName::Connection)
-            .any(|(_, value, _)| options(value).any(|option| option.eq_ignore_ascii_case(name)))
+        let listed = &self.listed[..self.listed_count];
+        listed.iter().any(|option| option.eq_ignore_ascii_case(name))
     }
 }
 
@@ -410,7 +431,7 @@ fn number(value: &[u8]) -> Option<u64> {
 }
 
 /// The non-empty members of a list.
-fn options(value: &[u8]) -> impl Iterator<Item = &[u8]> {
+fn members(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     value
         .split(|&byte| byte == b',')
         .map(trim)

@@ -207,6 +207,21 @@ fn what_could_be_read_in_two_ways_is_refused() {
 }
 
 #[test]
+fn the_fields_of_a_head_have_a_bound() {
+    let head = |count: usize| format!("Connection: hop\n{}hop: 1\n\n", "a:\n".repeat(count - 2));
+    let most = head(4096);
+    let most = Head::parse(most.as_bytes()).unwrap();
+    assert!(
+        most.fields().all(|field| field == ("a", b"")),
+        "the listed one is left out"
+    );
+    assert_eq!((most.fields().count(), most.field("hop")), (4094, None));
+    let refused = Head::parse(head(4097).as_bytes()).unwrap_err();
+    assert_eq!(refused, Malformed::TooManyFields);
+    assert!(refused.to_string().contains("more than 4096 fields"));
+}
+
+#[test]
 fn a_head_has_a_bound_and_the_log_can_name_what_was_long() {
     let fitting = format!("A: {}\n\n", "x".repeat(HEAD_BYTES - 5));
     assert_eq!(fitting.len(), HEAD_BYTES);
