@@ -10,7 +10,9 @@ fuzz_target!(|data: &[u8]| {
     let again = Path::parse(path.canonical()).expect("a canonical path is accepted");
     assert_eq!(again.canonical(), path.canonical());
     assert_eq!(path.sent_len(path.canonical().len()), text.len());
-    for segment in path.segments() {
+    assert_eq!(path.sent_places().count(), path.segments().count());
+    for (segment, sent) in path.segments().zip(path.sent_places()) {
+        assert_eq!(path.sent_part(segment.place()), &text[sent]);
         let data = segment.data();
         assert!(!data.contains(&0));
         assert!(

@@ -187,7 +187,8 @@ impl<'a> Path<'a> {
         self.is_below(prefix).then(|| &self.sent[self.sent_len(prefix.len())..])
     }
 
-    /// The number of bytes of [`sent`](Path::sent) that became the first `len` bytes of the canonical form.
+    /// The number of bytes of [`sent`](Path::sent) that became the first `len` bytes of the canonical form. It reads the path from its
+    /// beginning: use [`sent_places`](Path::sent_places) for all segments.
     ///
     /// # Panics
     /// Panics if `len` exceeds the length of the canonical form.
@@ -236,6 +237,17 @@ impl<'a> Path<'a> {
         segments.map(move |text| Segment {
             text,
             start: text.as_ptr().addr() - origin,
+        })
+    }
+
+    /// The places of the [`segments`](Path::segments) in [`sent`](Path::sent), in the same order. All of them take one pass.
+    pub fn sent_places(&self) -> impl DoubleEndedIterator<Item = std::ops::Range<usize>> {
+        // Only a slash that was sent as one separates segments in the canonical form.
+        let origin = self.sent.as_ptr().addr();
+        let segments = self.sent.split('/').filter(|segment| !segment.is_empty());
+        segments.map(move |text| {
+            let start = text.as_ptr().addr() - origin;
+            start..start + text.len()
         })
     }
 

@@ -249,9 +249,11 @@ proptest! {
     fn parts_are_found_again_in_what_was_sent(sent in odd_path()) {
         let Ok(path) = Path::parse(&sent) else { return Ok(()) };
         prop_assert_eq!(path.sent_len(path.canonical().len()), sent.len());
+        prop_assert_eq!(path.sent_places().count(), path.segments().count());
         let mut at = 0;
-        for segment in path.segments() {
+        for (segment, sent_place) in path.segments().zip(path.sent_places()) {
             let part = path.sent_part(segment.place());
+            prop_assert_eq!(&sent[sent_place], part);
             prop_assert_eq!(canonical_part(part).unwrap(), segment.canonical());
             let found = sent[at..].find(part).unwrap();
             prop_assert!(sent[at..at + found].bytes().all(|byte| byte == b'/'), "{} in {}", part, sent);

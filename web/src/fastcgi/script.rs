@@ -82,10 +82,10 @@ impl Wanted {
     /// Reads the path of a request target, without its query.
     pub fn parse(sent: &str) -> Result<Wanted, BadPath> {
         let path = Path::parse(sent)?;
-        let segments = path.segments().map(|segment| Segment {
+        let segments = path.segments().zip(path.sent_places()).map(|(segment, sent)| Segment {
             data: segment.data().into(),
             is_name: segment.name().is_some() && !segment.canonical().starts_with('.'),
-            end: path.sent_len(segment.place().end),
+            end: sent.end,
         });
         Ok(Wanted {
             segments: segments.collect(),
@@ -275,6 +275,18 @@ mod tests {
             script("/dir.php/c.php", "/x"),
             "a folder that is named like a script"
         );
+    }
+
+    #[test]
+    fn a_long_path_with_an_escape_is_read_once() {
+        let segments = 50_000;
+        let path = format!("/%61{}", "/a".repeat(segments));
+        let begun = std::time::Instant::now();
+        let wanted = Wanted::parse(&path).unwrap();
+        // Reading it anew for each segment takes minutes.
+        assert!(begun.elapsed().as_secs() < 30, "{:?}", begun.elapsed());
+        assert_eq!(wanted.segments.len(), 1 + segments);
+        assert_eq!(wanted.segments.last().unwrap().end, path.len());
     }
 
     #[test]
