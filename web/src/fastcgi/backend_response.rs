@@ -7,9 +7,11 @@
 
 use std::io::{self, Read, Write};
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::StatusCode;
+use osier::sync::Semaphore;
 use osier_http::cgi::{self, Scanner, longest_field};
 
 use super::exchange::{Exchange, Failure, Said};
@@ -23,6 +25,13 @@ const DRAIN_BYTES: usize = 16 << 20;
 
 /// The longest time that a backend may still run then.
 const DRAIN_TIME: Duration = Duration::from_secs(60);
+
+/// The most backends of a handler that may still run then. No limit for clients counts them.
+pub const DRAINS: usize = 128;
+
+/// The longest time that a HEAD waits for the end of the body, which HTTP does not allow. Any client can ask so for any
+/// script, so the request stays in flight meanwhile, and what limits clients counts it.
+const HEAD_TIME: Duration = Duration::from_secs(1);
 
 /// The received bytes above which the end is looked for before they are copied: a longer body is copied again on its way to the client.
 const LOOK_FIRST: usize = 4 << 10;
@@ -38,6 +47,8 @@ pub struct BackendResponse {
     taken: usize,
     /// The range of [`Exchange::bytes`] that has not been passed on.
     piece: Range<usize>,
+    /// The handler's [`DRAINS`].
+    drains: Arc<Semaphore>,
 }
 
 impl BackendResponse {
@@ -72,13 +83,15 @@ impl BackendResponse {
         }
     }
 
-    pub fn new(exchange: Box<Exchange>, (bytes, head): (Vec<u8>, usize)) -> BackendResponse {
+    /// `drains` has a permit for each response that may be [forgotten](BackendResponse::forget) at the same time.
+    pub fn new(exchange: Box<Exchange>, (bytes, head): (Vec<u8>, usize), drains: Arc<Semaphore>) -> BackendResponse {
         BackendResponse {
             exchange,
             bytes,
             head,
             taken: head,
             piece: 0..0,
+            drains,
         }
     }
 
@@ -176,9 +189,28 @@ impl BackendResponse {
         }
     }
 
-    /// Discards the body in the background.
+    /// Discards the body in the background. If [`DRAINS`] others are being discarded, the connection is closed.
     pub fn forget(self) {
-        self.exchange.drain_in_background(DRAIN_BYTES, DRAIN_TIME);
+        let mut exchange = self.exchange;
+        if exchange.discard()
+            && let Some(permit) = self.drains.try_acquire_owned()
+        {
+            drop(osier::spawn_local(move || {
+                let _permit = permit;
+                exchange.drain(DRAIN_BYTES, DRAIN_TIME);
+            }));
+        }
+    }
+
+    /// Discards the body of the response to a HEAD.
+    ///
+    /// # Suspends
+    ///
+    /// Until the backend has ended, for a second at most.
+    pub fn discard(mut self) {
+        if self.exchange.discard() {
+            self.exchange.drain(DRAIN_BYTES, HEAD_TIME);
+        }
     }
 }
 

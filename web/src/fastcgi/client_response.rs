@@ -77,8 +77,12 @@ impl FastCgi {
             }
         }
         let announced = head.content_length();
-        if request.method() == "HEAD" || matches!(status.as_u16(), 204 | 304) {
-            backend.forget();
+        let is_head = request.method() == "HEAD";
+        if is_head || matches!(status.as_u16(), 204 | 304) {
+            match is_head {
+                true => backend.discard(),
+                false => backend.forget(),
+            }
             return Outcome::Response(match announced {
                 Some(length) => response.body(Body::sized_reader(io::empty(), length)),
                 None => response.body(Body::reader(io::empty())),

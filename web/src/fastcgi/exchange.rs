@@ -381,31 +381,40 @@ impl Exchange {
         Failure::Broken { why, heard }
     }
 
-    /// Reads and discards the rest on another fiber, so that the backend can finish and the connection can be kept.
-    /// Stops after `bytes` bytes or after `time`.
-    pub fn drain_in_background(mut self, bytes: usize, time: Duration) {
+    /// Discards the received bytes. Returns whether the rest is worth [draining](Exchange::drain).
+    pub fn discard(&mut self) -> bool {
         // Mostly, the end has arrived with the last piece.
         loop {
             match self.next_here() {
                 Ok(Some(Said::Piece(_))) => {}
-                Ok(Some(Said::End)) | Err(_) => return,
-                Ok(None) => break,
+                Ok(Some(Said::End)) | Err(_) => return false,
+                // The backend may wait for the rest of the request's body, which nobody sends any more.
+                Ok(None) => return self.sending.is_done(),
             }
         }
-        // The backend may wait for the rest of the request's body, which nobody sends any more.
-        if !self.sending.is_done() {
-            return;
-        }
+    }
+
+    /// Reads and discards the rest, so that the backend can finish and the connection can be kept. Stops after `bytes`
+    /// bytes or after `time`.
+    ///
+    /// # Suspends
+    ///
+    /// While the backend writes.
+    pub fn drain(&mut self, bytes: usize, time: Duration) {
         let until = osier::time::now() + time;
-        osier::spawn_local(move || {
-            let mut left = bytes;
-            while let Ok(Said::Piece(piece)) = self.next() {
-                match left.checked_sub(piece.len()) {
-                    Some(rest) if osier::time::now() < until => left = rest,
-                    _ => break,
-                }
-            }
-        });
+        let mut left = bytes;
+        loop {
+            let time = until.saturating_duration_since(osier::time::now());
+            // A backend that says nothing has no more time than one that writes.
+            self.patience = Patience {
+                first_byte: time,
+                between: time,
+            };
+            left = match self.next() {
+                Ok(Said::Piece(piece)) if piece.len() <= left && !time.is_zero() => left - piece.len(),
+                _ => return,
+            };
+        }
     }
 }
 

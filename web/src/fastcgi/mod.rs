@@ -33,6 +33,9 @@
 //! notice that at their next write. The handler may pass on requests for a removed script for one second more; the
 //! backend then answers them.
 //!
+//! A script may go on for 60 seconds after the end of its Content-Length, or after a 204 or 304, while at most 128 of the
+//! handler do so. For a `HEAD` it has one second, for which the response waits. Then its connection is closed, too.
+//!
 //! Files that the backend names (`X-Sendfile`, `X-Accel-Redirect`) are sent as other files are, with validators,
 //! conditions and ranges. A name without a file gets 404.
 
@@ -70,9 +73,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use http::StatusCode;
+use osier::sync::Semaphore;
 use osier_http::fastcgi;
 
-use self::backend_response::BackendResponse;
+use self::backend_response::{BackendResponse, DRAINS};
 use self::exchange::{Exchange, Failure, Heard, Patience};
 use self::found::Scripts;
 pub use self::options::Options;
@@ -143,6 +147,8 @@ pub struct FastCgi {
     read_ahead_file: u64,
     read_ahead_total: u64,
     upstream: Upstream,
+    /// A permit for each response that is read to its end behind its client.
+    drains: Arc<Semaphore>,
     /// Whether the upstream keeps connections: the backend is asked to leave them open.
     keep: bool,
     otherwise: Option<Otherwise>,
@@ -228,6 +234,7 @@ impl FastCgi {
             spool: Arc::new(spool),
             keep: upstream.keeps(),
             upstream,
+            drains: Arc::new(Semaphore::new(DRAINS)),
             otherwise: None,
             internal: None,
         })
@@ -547,7 +554,7 @@ impl FastCgi {
             Ok(head) => {
                 lease.answered();
                 drop(lease);
-                return Ok(BackendResponse::new(exchange, head));
+                return Ok(BackendResponse::new(exchange, head, Arc::clone(&self.drains)));
             }
             Err(failed) => failed,
         };

@@ -223,6 +223,52 @@ fn an_application_that_waits_for_a_body_nobody_sends_is_freed() {
     heard.recv_timeout(PATIENCE / 2).expect("its connection ends");
 }
 
+/// An application that begins its response to each request and never ends it. The receiver hears the end of each connection.
+fn endless(folder: &Folder, status: &str) -> (Responder, mpsc::Receiver<()>) {
+    let (said, heard) = mpsc::channel();
+    let said = Mutex::new(said);
+    let beginning = stdout(format!("Status: {status}\n\nhello").as_bytes());
+    let app = Responder::unix(folder.path(), move |conn| {
+        conn.request();
+        conn.send(&beginning);
+        conn.wait_for_end();
+        // The test may have ended.
+        let _ = said.lock().unwrap().send(());
+    });
+    (app, heard)
+}
+
+#[test]
+fn a_head_leaves_no_request_behind() {
+    let folder = folder();
+    let (app, heard) = endless(&folder, "200");
+    let site = serve(&folder, &app, Options::default());
+    let mut client = site.connect();
+    for number in 1..3 {
+        client.send("HEAD /a.php HTTP/1.1\r\nHost: test\r\n\r\n");
+        assert_eq!(client.head().0, 200);
+        assert_eq!(app.connections(), number);
+        heard.recv_timeout(PATIENCE / 2).expect("its connection ends");
+    }
+}
+
+#[test]
+fn requests_that_go_on_behind_their_clients_have_a_bound() {
+    let folder = folder();
+    let (app, heard) = endless(&folder, "304");
+    let site = serve(&folder, &app, Options::default());
+    let mut client = site.connect();
+    let mut ask = || {
+        client.send("GET /a.php HTTP/1.1\r\nHost: test\r\n\r\n");
+        assert_eq!(client.head().0, 304);
+    };
+    (0..128).for_each(|_| ask());
+    assert_eq!(heard.try_recv(), Err(mpsc::TryRecvError::Empty), "the scripts may end");
+    ask();
+    heard.recv_timeout(PATIENCE / 2).expect("one beyond the bound may not");
+    assert_eq!(app.connections(), 129);
+}
+
 // ---- time ----
 
 #[test]
