@@ -131,7 +131,7 @@ impl Attempts {
 
     /// Begins the next attempt. A socket that cannot be made is one that has failed: the machine may lack a family.
     fn begin(&mut self, open: Open<'_>) {
-        while let Some(addr) = self.untried.next() {
+        for addr in self.untried.by_ref() {
             match open(&addr) {
                 Ok(stream) => {
                     let side = Side::default();
