@@ -1,6 +1,7 @@
 //! `cargo xtask bench --builds`: the build times of a hello server from nothing, on Osier and on other frameworks, in turn.
 //!
-//! Each hello program is compiled in release mode into an empty folder, and so is the server itself. Hello programs are
+//! Each hello program is compiled in release mode into an empty folder, three times in turn, and so is the server itself, once. Each is a
+//! package of its own that needs nothing for other rows. Hello programs are
 //! compared by CPU time of cargo and its children, because it does not depend on the number of cores; crates and seconds
 //! stand in the last column. Crates of ours, and seconds of the server, have bounds of their own. Downloads come before.
 
@@ -18,10 +19,13 @@ type Program = (&'static str, &'static str, &'static str);
 
 const OURS: Program = ("osier-web", "bench-osier-hello", "hello");
 const RIVALS: &[Program] = &[
-    ("axum", "bench-axum", "axum"),
-    ("actix-web", "bench-actix", "actix"),
+    ("axum", "bench-axum-hello", "axum-hello"),
+    ("actix-web", "bench-actix-hello", "actix-hello"),
     ("may_minihttp", "bench-may", "may-http"),
 ];
+
+/// How often each hello program is built.
+const ROUNDS: usize = 3;
 
 /// Maximum crates of hello on osier-web.
 const CRATES_MAX: f64 = 60.0;
@@ -42,16 +46,22 @@ pub fn measured() -> Result<String, String> {
         }
     }
     let machine = table::computer();
-    let ours = build(hello(OURS))?;
+    let mut ours = vec![];
+    let mut theirs: Vec<Vec<Built>> = RIVALS.iter().map(|_| vec![]).collect();
+    for _ in 0..ROUNDS {
+        ours.push(build(hello(OURS))?);
+        for (built, rival) in theirs.iter_mut().zip(RIVALS) {
+            built.push(build(hello(*rival))?);
+        }
+    }
     let mut lines = vec![bounded(
         "hello, release build",
         "crates",
-        ours.crates as f64,
+        ours[0].crates as f64,
         CRATES_MAX,
     )];
-    for rival in RIVALS {
-        lines.push(compared(rival.0, &ours, &build(hello(*rival))?));
-    }
+    let rivals = RIVALS.iter().zip(&theirs);
+    lines.extend(rivals.map(|(rival, theirs)| compared(rival.0, &ours, theirs)));
     let mut server = step::cargo();
     server.args(["build", "--release", "--locked", "-p", "osier-server"]);
     let server = build(server)?;
@@ -72,15 +82,17 @@ fn hello((_, package, binary): Program) -> Command {
 }
 
 /// A line that compares the builds of hello.
-fn compared(rival: &str, ours: &Built, theirs: &Built) -> Line {
+fn compared(rival: &str, ours: &[Built], theirs: &[Built]) -> Line {
+    let cpu = |builds: &[Built]| builds.iter().map(|built| built.cpu.as_secs_f64()).collect();
+    let shown = |builds: &[Built]| builds.first().map(Built::shown).unwrap_or_default();
     Line {
         row: "hello, release build".into(),
         rival: rival.into(),
         unit: "s CPU",
-        ours: vec![ours.cpu.as_secs_f64()],
-        theirs: vec![theirs.cpu.as_secs_f64()],
+        ours: cpu(ours),
+        theirs: cpu(theirs),
         goal: Some(1.0),
-        aside: format!("{} / {}", ours.shown(), theirs.shown()),
+        aside: format!("{} / {}", shown(ours), shown(theirs)),
         failure: None,
     }
 }

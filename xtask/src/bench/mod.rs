@@ -1,7 +1,7 @@
 //! `cargo xtask bench`: Osier and its rivals on this machine, in one call, in turn.
 //!
-//! Method: the server is pinned to one core and the load to another. Each round runs Osier and every rival, every
-//! second round in the reverse order, so other work of the machine, and what one leaves behind, affect all of them in the same way. The figure
+//! Method: the server is pinned to one core and the load to another. Each round runs Osier and every rival. The next one begins with the next
+//! of them, and goes the other way round, so other work of the machine, and what one leaves behind, affect all of them alike. The figure
 //! is the **ratio** of Osier to a rival in one round; the table shows its median and its spread. Time per request is CPU time of the server as the operating system counts
 //! it, because on two cores the load generator is the bottleneck. A row that could not be measured appears with the
 //! reason. A row that Osier loses appears like any other.
@@ -114,11 +114,10 @@ fn parsed(args: &[String]) -> Result<Plan, String> {
 
 /// Builds, runs the rows, shows the table; false if a line has no figure.
 fn measured(plan: Plan) -> Result<bool, String> {
-    let (main, builds) = written()?;
     if plan.builds {
-        let builds = builds::measured()?;
-        println!("{builds}");
-        write(&format!("{main}{builds}"))?;
+        let section = builds::measured()?;
+        println!("{section}");
+        write(builds::HEADING, &section)?;
         return Ok(true);
     }
     let missing = peers::install(peers::FOR_BENCH);
@@ -131,14 +130,14 @@ fn measured(plan: Plan) -> Result<bool, String> {
     }
     programs::build(&plan, &rows::programs(&plan, &rows))?;
     std::fs::create_dir_all(&plan.scratch).map_err(|error| format!("{}: {error}", plan.scratch.display()))?;
-    let machine = table::machine(&plan);
+    let machine = table::machine(&plan, &rows::rivals(&rows));
     let lines = rows::run(&plan, rows);
     let _ = std::fs::remove_dir_all(&plan.scratch);
 
     let table = table::rendered(&lines);
     println!("\n{machine}\n{table}");
     if plan.rows.is_empty() && plan.rounds >= 5 && plan.against.is_none() {
-        write(&format!("# Results\n\n{machine}\n{table}{builds}"))?;
+        write(HEADING, &format!("{HEADING}\n{machine}\n{table}"))?;
     } else {
         println!("not written to bench/RESULTS.md: a quick run, only some rows, or another checkout as the rival");
     }
@@ -147,17 +146,26 @@ fn measured(plan: Plan) -> Result<bool, String> {
 
 const RESULTS: &str = "bench/RESULTS.md";
 
-/// The table of servers and the table of builds that are written down.
-fn written() -> Result<(String, String), String> {
-    let text = std::fs::read_to_string(RESULTS).map_err(|error| format!("{RESULTS}: {error}"))?;
-    let at = text.find(builds::HEADING).unwrap_or(text.len());
-    Ok((text[..at].to_string(), text[at..].to_string()))
-}
+/// The heading of the table of a whole run.
+const HEADING: &str = "# Results\n";
 
-fn write(text: &str) -> Result<(), String> {
-    std::fs::write(RESULTS, text).map_err(|error| format!("{RESULTS}: {error}"))?;
+/// Writes a section down, in place of the last one with that heading.
+fn write(heading: &str, section: &str) -> Result<(), String> {
+    let failed = |error| format!("{RESULTS}: {error}");
+    let text = std::fs::read_to_string(RESULTS).map_err(failed)?;
+    std::fs::write(RESULTS, with_section(&text, heading, section)).map_err(failed)?;
     println!("written to {RESULTS}");
     Ok(())
+}
+
+/// The text with another section under a heading, up to the next heading of the second level. The rest was written by hand, and stays.
+fn with_section(text: &str, heading: &str, section: &str) -> String {
+    let Some(at) = text.find(heading) else {
+        return format!("{text}{section}");
+    };
+    let below = at + heading.len() - 1;
+    let end = text[below..].find("\n## ").map_or(text.len(), |next| below + next);
+    format!("{}{section}{}", &text[..at], &text[end..])
 }
 
 /// The folder of another checkout, as an absolute path.
@@ -209,4 +217,42 @@ pub fn pinned_to(cores: &[usize], program: impl AsRef<OsStr>) -> Command {
     ]);
     command.arg(program);
     command
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_replaces_its_own_section_and_nothing_else() {
+        let text = "# Results\n\nold\n\n## Quick runs\n\nkept\n\n## Builds from nothing\n\nold builds\n\n## Load\n\nkept, too\n";
+        let main = with_section(text, HEADING, "# Results\n\nnew\n");
+        assert_eq!(main, text.replace("old\n\n## Q", "new\n\n## Q"));
+        let builds = with_section(text, builds::HEADING, "\n## Builds from nothing\n\nnew builds\n");
+        assert_eq!(builds, text.replace("old builds", "new builds"));
+        let without = with_section(
+            "# Results\n\nold\n",
+            builds::HEADING,
+            "\n## Builds from nothing\n\nnew\n",
+        );
+        assert_eq!(without, "# Results\n\nold\n\n## Builds from nothing\n\nnew\n");
+    }
+
+    /// Everything but the two tables that a run writes stands under a heading that a run leaves alone.
+    #[test]
+    fn a_run_keeps_what_was_written_by_hand() {
+        let text = std::fs::read_to_string(crate::root().join(RESULTS)).unwrap();
+        let kept = with_section(&with_section(&text, HEADING, ""), builds::HEADING, "");
+        let headings = |text: &str| text.lines().filter(|line| line.starts_with("## ")).count();
+        assert_eq!(headings(&kept) + 1, headings(&text));
+        for table in [
+            "## Quick runs",
+            "## A third machine",
+            "## Load at a fixed rate",
+            "commit 24dfaaa4",
+            "commit 7fca710f",
+        ] {
+            assert!(kept.contains(table), "{table}");
+        }
+    }
 }

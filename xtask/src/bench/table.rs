@@ -1,6 +1,7 @@
 //! The figures of a run and how they are shown: one table in Markdown, made to be read as plain text too.
 
 use super::Plan;
+use std::collections::BTreeSet;
 use std::process::Command;
 
 /// One line: ours against one rival in one row.
@@ -21,14 +22,17 @@ pub struct Line {
 }
 
 impl Line {
-    /// The ratio of each round.
+    /// The ratio of each round that both have ended; none if one of theirs is nothing.
     fn ratios(&self) -> Vec<f64> {
-        let theirs = self.theirs.iter().cycle();
-        self.ours
-            .iter()
-            .zip(theirs)
-            .map(|(ours, theirs)| ours / theirs)
-            .collect()
+        let rounds = self.ours.iter().zip(&self.theirs);
+        match self.is_too_small() {
+            true => vec![],
+            false => rounds.map(|(ours, theirs)| ours / theirs).collect(),
+        }
+    }
+
+    fn is_too_small(&self) -> bool {
+        self.theirs.contains(&0.0)
     }
 
     fn cells(&self) -> [String; COLUMNS.len()] {
@@ -46,18 +50,29 @@ impl Line {
             median(&ratios).map_or("-".into(), |ratio| format!("{ratio:.2}")),
             spread,
             ratios.len().to_string(),
-            self.verdict(median(&ratios)),
-            self.failure.as_ref().unwrap_or(&self.aside).clone(),
+            self.verdict(&ratios),
+            match &self.failure {
+                Some(why) => why.clone(),
+                None if self.is_too_small() => "theirs is too small to measure".into(),
+                None => self.aside.clone(),
+            },
         ]
     }
 
-    fn verdict(&self, ratio: Option<f64>) -> String {
-        match (self.goal, ratio) {
-            (None, _) => "-".into(),
-            (Some(goal), None) => format!("≤ {goal:.2}"),
-            (Some(goal), Some(ratio)) if ratio <= goal => format!("≤ {goal:.2} yes"),
-            (Some(goal), Some(_)) => format!("≤ {goal:.2} NO"),
+    /// "yes" and "NO" only where all rounds say so. A spread across the goal leaves it open, wherever the median is.
+    fn verdict(&self, ratios: &[f64]) -> String {
+        let Some(goal) = self.goal else {
+            return "-".into();
+        };
+        if ratios.is_empty() || self.failure.is_some() {
+            return format!("≤ {goal:.2}");
         }
+        let verdict = match (lowest(ratios), highest(ratios)) {
+            (_, high) if high <= goal => "yes",
+            (low, _) if low > goal => "NO",
+            _ => "open",
+        };
+        format!("≤ {goal:.2} {verdict}")
     }
 }
 
@@ -81,19 +96,77 @@ pub fn rendered(lines: &[Line]) -> String {
 }
 
 /// The machine, the commit and the versions behind the figures of running programs.
-pub fn machine(plan: &Plan) -> String {
+pub fn machine(plan: &Plan, rivals: &BTreeSet<&str>) -> String {
     format!(
-        "{}{}; {}. Server on core {}, load on core {}; {} rounds, {} s of load each.\n\
-         Ratio = ours / theirs, round by round: the median and the spread; less is better. Same release profile (lto thin,\n\
-         one codegen unit) and allocator (the system's) for every Rust program. Bound = the figure Osier set itself.\n",
+        "{}{}. Server on core {}, load on core {}; {} rounds, {} s of load each, half of that for echoes.\n\
+         Ratio = ours / theirs, round by round: the median and the spread; less is better. \"yes\" and \"NO\": all rounds say so; \"open\": the\n\
+         spread holds the goal. Same release profile (lto thin, one codegen unit) and allocator (the system's) for every Rust program of\n\
+         bench/. Entries of the arena have the profiles of their repository, and a package has one of its load. Bound = the figure Osier set itself.\n",
         computer(),
-        first_words(&said("wrk", &["-v"]), 2),
-        said("nginx", &["-v"]).replace("nginx version: ", ""),
+        versions(rivals),
         plan.cores.0,
         plan.cores.1,
         plan.rounds,
         plan.load.as_secs(),
     )
+}
+
+/// The versions of the load, of the rivals that Debian packages, and of the crates that the others are made of.
+fn versions(rivals: &BTreeSet<&str>) -> String {
+    let first_line = |text: String| text.lines().next().unwrap_or_default().to_string();
+    let mut versions = vec![
+        first_words(&said("wrk", &["-v"]), 2),
+        first_line(said("h2load", &["--version"])),
+        said("nginx", &["-v"]).replace("nginx version: ", ""),
+        first_words(&said("openssl", &["version"]), 2),
+    ];
+    let others: [(&str, &str, &str, usize); 3] = [
+        ("HAProxy", "haproxy", "-v", 3),
+        ("h2o", "h2o", "-v", 3),
+        ("Caddy", "caddy", "version", 1),
+    ];
+    for (rival, program, option, words) in others {
+        if rivals.iter().any(|name| name.starts_with(rival)) {
+            let version = first_words(&said(program, &[option]), words).replace(" version", "");
+            versions.push(match words {
+                1 => format!("{rival} {version}"),
+                _ => version,
+            });
+        }
+    }
+    versions.retain(|version| !version.is_empty());
+    let lock = std::fs::read_to_string("bench/Cargo.lock").unwrap_or_default();
+    format!("{};\n{}", versions.join("; "), crates(&lock).join(", "))
+}
+
+/// The crates that rivals are made of.
+const CRATES: [&str; 16] = [
+    "actix-web",
+    "async-std",
+    "axum",
+    "corosensei",
+    "crossbeam-channel",
+    "fastwebsockets",
+    "hyper",
+    "kanal",
+    "may",
+    "may_minihttp",
+    "monoio",
+    "ntex",
+    "rustls",
+    "smol",
+    "tokio",
+    "tokio-tungstenite",
+];
+
+/// "hyper 1.12.0", of each of them in a file of cargo's.
+fn crates(lock: &str) -> Vec<String> {
+    let packages = lock.split("[[package]]\n").filter_map(|package| {
+        let (name, rest) = package.strip_prefix("name = \"")?.split_once('"')?;
+        let version = rest.split("version = \"").nth(1)?.split('"').next()?;
+        CRATES.contains(&name).then(|| format!("{name} {version}"))
+    });
+    packages.collect()
 }
 
 /// The machine, its load, the commit and the compiler: one line.
@@ -175,10 +248,59 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_lock_file_of_the_bench_has_all_rivals() {
+        let lock = std::fs::read_to_string(crate::root().join("bench/Cargo.lock")).unwrap();
+        let crates = crates(&lock);
+        for name in CRATES {
+            assert!(
+                crates.iter().any(|named| named.starts_with(&format!("{name} "))),
+                "{name}: {crates:?}"
+            );
+        }
+    }
+
+    #[test]
     fn the_median_of_odd_and_even_counts() {
         assert_eq!(median(&[3.0, 1.0, 2.0]), Some(2.0));
         assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), Some(2.5));
         assert_eq!(median(&[]), None);
+    }
+
+    fn line(ours: &[f64], theirs: &[f64], failure: Option<&str>) -> String {
+        let line = Line {
+            row: "hello".into(),
+            rival: "null".into(),
+            unit: "ns",
+            ours: ours.to_vec(),
+            theirs: theirs.to_vec(),
+            goal: Some(1.0),
+            aside: "aside".into(),
+            failure: failure.map(String::from),
+        };
+        rendered(&[line])
+    }
+
+    #[test]
+    fn a_spread_across_the_goal_leaves_it_open() {
+        assert!(line(&[0.8, 0.9, 1.0], &[1.0; 3], None).contains("≤ 1.00 yes"));
+        assert!(line(&[0.8, 0.9, 1.1], &[1.0; 3], None).contains("≤ 1.00 open"));
+        assert!(line(&[0.9, 1.1, 1.2], &[1.0; 3], None).contains("≤ 1.00 open"));
+        assert!(line(&[1.1, 1.2, 1.3], &[1.0; 3], None).contains("≤ 1.00 NO"));
+    }
+
+    #[test]
+    fn a_rival_that_failed_later_has_its_own_rounds_and_no_verdict() {
+        let table = line(&[1.0, 9.0, 9.0], &[2.0], Some("ended"));
+        assert!(table.contains("| 0.50  | 0.50–0.50 | 1    | ≤ 1.00 | ended"), "{table}");
+    }
+
+    #[test]
+    fn nothing_is_no_divisor() {
+        for ours in [[0.0, 1.0], [1.0, 1.0]] {
+            let table = line(&ours, &[0.0, 1.0], None);
+            assert!(table.contains("| ≤ 1.00 | theirs is too small to measure"), "{table}");
+            assert!(!table.contains("inf") && !table.contains("NaN"), "{table}");
+        }
     }
 
     #[test]

@@ -66,11 +66,12 @@ pub fn main(wanted: &[String]) -> ExitCode {
     }
 }
 
-/// Builds the server of a package for this machine, for the bench.
+/// Builds the server of a package for this machine, for the bench, where a server without a profile is no package.
 ///
 /// # Errors
 /// One line that says that there is none.
 pub fn server() -> Result<std::path::PathBuf, String> {
+    profile::needed()?;
     build::native("package").map_err(|outcome| format!("the server of a package: {} failed", outcome.name))
 }
 

@@ -46,12 +46,12 @@ pub fn of(step: &str, binary: &Path, folder: &Path) -> Result<Option<PathBuf>, S
     if profile.exists() {
         return Ok(Some(profile));
     }
-    let missing = peers::install(peers::FOR_PACKAGES).into_iter().next();
-    let merger = merger();
-    let (None, Some(merger)) = (&missing, merger) else {
-        let why = missing.unwrap_or("llvm-profdata: not installed (rustup component add llvm-tools)".into());
-        step::say(&format!("{step}: the server has no profile: {why}"));
-        return Ok(None);
+    let merger = match needed() {
+        Ok(merger) => merger,
+        Err(why) => {
+            step::say(&format!("{step}: {why}"));
+            return Ok(None);
+        }
     };
     if folder.exists() {
         fs::remove_dir_all(folder).map_err(failed)?;
@@ -71,6 +71,18 @@ pub fn of(step: &str, binary: &Path, folder: &Path) -> Result<Option<PathBuf>, S
         true => Ok(Some(profile)),
         false => Err(format!("{}: failed", step::shown(&merging))),
     }
+}
+
+/// Installs the programs that make a profile, and returns the one that makes it of all counts.
+///
+/// # Errors
+/// One line that says why there can be no profile.
+pub fn needed() -> Result<PathBuf, String> {
+    let without = |why| format!("the server has no profile: {why}");
+    if let Some(missing) = peers::install(peers::FOR_PACKAGES).into_iter().next() {
+        return Err(without(missing));
+    }
+    merger().ok_or_else(|| without("llvm-profdata: not installed (rustup component add llvm-tools)".into()))
 }
 
 /// The program of the toolchain that makes one profile of all counts.

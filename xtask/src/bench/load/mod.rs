@@ -12,7 +12,7 @@ use super::server::Server;
 use super::{Plan, pinned, pinned_to};
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 /// The work of one server under load.
@@ -76,21 +76,35 @@ pub fn requests(plan: &Plan, server: &Server, asked: Asked) -> Result<Served, St
     served(server, |load| wrk(plan, server, asked, load), plan)
 }
 
+/// As [`requests`], and the number of all answered requests, with those of the warm-up.
+pub fn all_requests(plan: &Plan, server: &Server, asked: Asked) -> Result<(Served, f64), String> {
+    served_of_all(server, |load| wrk(plan, server, asked, load), plan)
+}
+
 /// Runs `load` for a second, and then for as long as the plan says. `load` returns the answered requests and the seconds.
 fn served(
     server: &Server,
     load: impl Fn(Duration) -> Result<(f64, f64), String>,
     plan: &Plan,
 ) -> Result<Served, String> {
-    load(Duration::from_secs(1))?;
+    served_of_all(server, load, plan).map(|(served, _)| served)
+}
+
+fn served_of_all(
+    server: &Server,
+    load: impl Fn(Duration) -> Result<(f64, f64), String>,
+    plan: &Plan,
+) -> Result<(Served, f64), String> {
+    let (warm_up, _) = load(Duration::from_secs(1))?;
     let before = server.cpu();
     let (requests, seconds) = load(plan.load)?;
     let cpu = server.cpu() - before;
-    Ok(Served {
+    let measured = Served {
         micros: cpu.as_secs_f64() * 1e6 / requests,
         per_second: requests / seconds,
         memory: server.peak_memory(),
-    })
+    };
+    Ok((measured, warm_up + requests))
 }
 
 /// Runs wrk; returns how many requests were answered and in how many seconds.
@@ -155,19 +169,26 @@ pub fn raw(
     served(server, load, plan)
 }
 
-/// The 99th percentile of the time of one request after another for `path`, in milliseconds, while so many clients download a
-/// large response in a content coding.
+/// A quiet client beside downloads.
+pub struct Beside {
+    /// The 99th percentile of its times, in milliseconds.
+    pub p99: f64,
+    /// Bytes that the downloads have received in a second, as they are on the way.
+    pub downloaded: f64,
+}
+
+/// Sends one request after another for `path`, while so many clients download a large response in a content coding.
 pub fn beside_downloads(
     plan: &Plan,
     server: &Server,
     path: &str,
     (large, coding, clients): (&str, &str, usize),
-) -> Result<f64, String> {
+) -> Result<Beside, String> {
     let url = |path: &str| format!("http://127.0.0.1:{}{path}", server.port);
     let mut downloads = pinned(plan.cores.1, "wrk");
     downloads.args(["-t1", &format!("-c{clients}"), "-d600s", "--timeout", "600s"]);
     downloads.args(["-H", &format!("Accept-Encoding: {coding}"), &url(large)]);
-    downloads.stdout(Stdio::null());
+    downloads.stdout(Stdio::piped());
     let mut downloads = downloads.spawn().map_err(|error| format!("wrk: {error}"))?;
     std::thread::sleep(Duration::from_millis(500));
     // Real-time priority for the quiet client. Otherwise it waits for the downloads of its own core.
@@ -184,15 +205,41 @@ pub fn beside_downloads(
     ]);
     let output = hello.output();
     let ended = downloads.try_wait();
-    let _ = downloads.kill();
-    let _ = downloads.wait();
+    // It prints what it has seen.
+    let _ = Command::new("kill")
+        .args(["-INT", &downloads.id().to_string()])
+        .status();
+    let seen = downloads.wait_with_output().map_err(|error| format!("wrk: {error}"))?;
     let output = output.map_err(|error| format!("chrt: {error}"))?;
     if !matches!(ended, Ok(None)) {
         return Err("wrk: the downloads have ended early".into());
     }
     let text = String::from_utf8_lossy(&output.stdout);
     read_wrk(&text)?;
-    read_p99(&text).ok_or_else(|| format!("wrk: no latency: {}", text.trim()))
+    Ok(Beside {
+        p99: read_p99(&text).ok_or_else(|| format!("wrk: no latency: {}", text.trim()))?,
+        downloaded: read_transfer(&String::from_utf8_lossy(&seen.stdout))?,
+    })
+}
+
+/// "Transfer/sec:    312.50MB", in bytes, and no line about errors. Long downloads need not have ended.
+fn read_transfer(text: &str) -> Result<f64, String> {
+    refuse_errors(text)?;
+    let units = [
+        ("GB", 1024.0 * 1024.0 * 1024.0),
+        ("MB", 1024.0 * 1024.0),
+        ("KB", 1024.0),
+        ("B", 1.0),
+    ];
+    let rate = text.lines().find_map(|line| line.strip_prefix("Transfer/sec:"));
+    let bytes = rate.and_then(|rate| {
+        let number = |(unit, bytes)| Some(rate.trim().strip_suffix(unit)?.parse::<f64>().ok()? * bytes);
+        units.into_iter().find_map(number)
+    });
+    match bytes {
+        Some(bytes) if bytes > 0.0 => Ok(bytes),
+        _ => Err(format!("wrk: the downloads received nothing: {}", text.trim())),
+    }
 }
 
 /// "     99%    1.23ms", in milliseconds.
@@ -206,11 +253,9 @@ fn read_p99(text: &str) -> Option<f64> {
 
 /// "  91332 requests in 4.00s, 11.58MB read", and no line about errors.
 fn read_wrk(text: &str) -> Result<(f64, f64), String> {
-    let find = |part: &str| text.lines().find(|line| line.contains(part)).map(str::trim);
-    if let Some(line) = find("Socket errors").or_else(|| find("Non-2xx")) {
-        return Err(format!("wrk: not every request was answered well: {line}"));
-    }
-    let line = find(" requests in ").ok_or_else(|| format!("wrk: no count: {}", text.trim()))?;
+    refuse_errors(text)?;
+    let line = text.lines().find(|line| line.contains(" requests in ")).map(str::trim);
+    let line = line.ok_or_else(|| format!("wrk: no count: {}", text.trim()))?;
     let (count, rest) = line.split_once(" requests in ").unwrap_or((line, ""));
     let time = rest.split(',').next().unwrap_or_default();
     let seconds = match (time.strip_suffix("ms"), time.strip_suffix('s'), time.strip_suffix('m')) {
@@ -222,6 +267,15 @@ fn read_wrk(text: &str) -> Result<(f64, f64), String> {
     match (count.parse(), seconds) {
         (Ok(count), Ok(seconds)) if count > 0.0 => Ok((count, seconds)),
         _ => Err(format!("wrk: no request was answered: {line}")),
+    }
+}
+
+/// Fails at a line of wrk about errors.
+fn refuse_errors(text: &str) -> Result<(), String> {
+    let is_about_errors = |line: &&str| line.contains("Socket errors") || line.contains("Non-2xx");
+    match text.lines().find(is_about_errors) {
+        Some(line) => Err(format!("wrk: not every request was answered well: {}", line.trim())),
+        None => Ok(()),
     }
 }
 
@@ -484,6 +538,19 @@ mod tests {
         assert_eq!(read_p99(&text("250.00us")), Some(0.25));
         assert_eq!(read_p99(&text("2.00s")), Some(2000.0));
         assert_eq!(read_p99("no figures"), None);
+    }
+
+    #[test]
+    fn reads_what_downloads_have_received() {
+        let text = |rate: &str| {
+            format!("  0 requests in 4.00s, 1.22GB read\nRequests/sec:      0.00\nTransfer/sec:  {rate}\n")
+        };
+        assert_eq!(read_transfer(&text("  2.50MB")), Ok(2.5 * 1024.0 * 1024.0));
+        assert_eq!(read_transfer(&text(" 12.00B")), Ok(12.0));
+        assert!(read_transfer(&text("0.00B")).is_err());
+        let refused = text("1.00MB") + "  Non-2xx or 3xx responses: 8\n";
+        assert!(read_transfer(&refused).is_err());
+        assert!(read_transfer("").is_err());
     }
 
     #[test]

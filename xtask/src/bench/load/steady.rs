@@ -30,6 +30,15 @@ impl Awake {
         let spinning = command.args(["--idle", "0", "sh", "-c", "while :; do :; done"]).spawn();
         spinning.map(Awake).map_err(|error| format!("chrt: {error}"))
     }
+
+    /// Fails if it has ended: a chrt that may not set the priority does so at once.
+    fn check(&mut self) -> Result<(), String> {
+        match self.0.try_wait() {
+            Ok(None) => Ok(()),
+            Ok(Some(status)) => Err(format!("chrt: the core did not stay awake: {status}")),
+            Err(error) => Err(format!("chrt: {error}")),
+        }
+    }
 }
 
 impl Drop for Awake {
@@ -41,11 +50,12 @@ impl Drop for Awake {
 
 /// Asks for `path` so many times in a second.
 pub fn requests(plan: &Plan, server: &Server, path: &str, per_second: usize) -> Result<Steady, String> {
-    let _awake = [Awake::keep(plan.cores.0)?, Awake::keep(plan.cores.1)?];
+    let mut awake = [Awake::keep(plan.cores.0)?, Awake::keep(plan.cores.1)?];
     run(plan, server, path, per_second, 1)?;
     let before = server.cpu();
     let times = run(plan, server, path, per_second, plan.load.as_secs() as usize)?;
     let cpu = server.cpu() - before;
+    awake.iter_mut().try_for_each(Awake::check)?;
     Ok(Steady {
         micros: cpu.as_secs_f64() * 1e6 / times.len() as f64,
         p99: times[times.len() * 99 / 100],

@@ -2,7 +2,8 @@
 //!
 //! The requests, and how many of them a connection makes, are those of that repository's own load. Servers have one core, as in every row;
 //! the database and the authentication server are on the core of the load. Two profiles have a server in front of the application: `osier`
-//! and nginx, in front of the same one, and the figure is that of both together.
+//! and nginx, in front of the same one, and the figure is that of both together. Entries keep the cipher suites and the compiler flags that
+//! they have there.
 
 use super::{BELOW, Contestant, Row, contestant, sample};
 use crate::bench::Plan;

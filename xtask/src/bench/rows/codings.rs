@@ -1,6 +1,6 @@
 //! The rows about compression on the fly: a text of 32 KiB from a backend, compressed anew for each request.
 //!
-//! The backend runs on the core of the load and is not measured. Each server has the level that it has by default: the table shows
+//! The backend runs on the core of the load and is not measured. Each server keeps its connections to it. Each server has the level that it has by default: the table shows
 //! how long the compressed text is.
 
 use super::{Contestant, Row, contestant, sample, site};
@@ -35,8 +35,11 @@ pub fn rows(plan: &Plan) -> Vec<Row<'_>> {
     vec![
         row("gzip", vec![nginx(), caddy("gzip")]),
         row("zstd", vec![nginx(), caddy("zstd")]),
-        // Neither has brotli.
-        row("br", vec![nginx()]),
+        // Caddy has no brotli. nginx has it by a module of Debian.
+        row(
+            "br",
+            vec![served(plan, "nginx, brotli", "br", GOAL, nginx_with_brotli), nginx()],
+        ),
     ]
 }
 
@@ -87,6 +90,12 @@ fn ours(plan: &Plan, backend: u16, coding: &str) -> Result<Server, String> {
 fn behind_nginx(plan: &Plan, backend: u16, _: &str) -> Result<Server, String> {
     Server::start(plan, Path::new("nginx"), |port| {
         nginx::args(plan, nginx::gzip(&plan.scratch, port, backend)?)
+    })
+}
+
+fn nginx_with_brotli(plan: &Plan, backend: u16, _: &str) -> Result<Server, String> {
+    Server::start(plan, Path::new("nginx"), |port| {
+        nginx::args(plan, nginx::brotli(&plan.scratch, port, backend)?)
     })
 }
 

@@ -1,9 +1,10 @@
 //! The rows about fairness: how long a short response takes while the same worker sends large ones, as they are or compressed.
 //!
 //! Both servers have one worker. The text to compress comes from the same backend, which runs on the core of the load and is not
-//! measured, and is compressed anew for each download. As it is, the text is a file in the page cache.
+//! measured, and is compressed anew for each download. As it is, the text is a file in the page cache. The last column has what the downloads
+//! receive meanwhile, as it is on the way: a server that sends less disturbs less.
 
-use super::{BELOW, Row, Sample, cold, contestant, site};
+use super::{BELOW, HELLO, Row, Sample, cold, contestant, site};
 use crate::bench::programs::{SERVER, osier};
 use crate::bench::server::{Server, nginx};
 use crate::bench::{Plan, load};
@@ -20,8 +21,16 @@ const BOUND: f64 = 25.0;
 
 pub fn rows(plan: &Plan) -> Vec<Row<'_>> {
     let measured = |server: Server, short, coding| {
-        let figure = load::beside_downloads(plan, &server, short, ("/text.txt", coding, DOWNLOADS))?;
-        Ok(Sample::from(figure))
+        server.check(short, HELLO)?;
+        match coding {
+            "identity" => server.check("/text.txt", &text())?,
+            _ => drop(server.length_by("/text.txt", coding)?),
+        }
+        let beside = load::beside_downloads(plan, &server, short, ("/text.txt", coding, DOWNLOADS))?;
+        Ok(Sample {
+            downloaded: Some(beside.downloaded),
+            ..beside.p99.into()
+        })
     };
     let compressed = |coding, start: fn(&Plan, u16) -> Result<Server, String>| {
         move || {

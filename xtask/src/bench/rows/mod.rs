@@ -19,6 +19,8 @@ mod packaged;
 mod php;
 mod plain;
 mod proxy;
+#[cfg(test)]
+mod rivals;
 mod rooms;
 mod scale;
 pub mod secure;
@@ -51,6 +53,8 @@ struct Sample {
     aside: Option<(f64, u64)>,
     /// The length of an answer that each server makes in its own way.
     bytes: Option<usize>,
+    /// Bytes in a second that other clients have received meanwhile.
+    downloaded: Option<f64>,
 }
 
 impl From<f64> for Sample {
@@ -59,6 +63,7 @@ impl From<f64> for Sample {
             figure,
             aside: None,
             bytes: None,
+            downloaded: None,
         }
     }
 }
@@ -126,6 +131,12 @@ pub fn programs(plan: &Plan, rows: &[Row]) -> BTreeSet<&'static str> {
     programs.chain(rows.iter().flat_map(|row| row.load)).copied().collect()
 }
 
+/// The names of all rivals of these rows.
+pub fn rivals(rows: &[Row]) -> BTreeSet<&'static str> {
+    let rivals = rows.iter().flat_map(|row| &row.rivals);
+    rivals.map(|rival| rival.name).collect()
+}
+
 /// Measures these rows.
 pub fn run(plan: &Plan, rows: Vec<Row>) -> Vec<Line> {
     match &plan.against {
@@ -171,9 +182,12 @@ fn measured(mut row: Row) -> Vec<Line> {
     println!("\n{} ({})", row.name, row.unit);
     for round in 1..=row.rounds {
         let mut order: Vec<&mut Contestant> = row.ours.iter_mut().chain(&mut row.rivals).collect();
-        // Who runs first leaves caches, a disk and a clock to the next one: each has several before it.
+        // Who runs first leaves caches, a disk and a clock to the next one: in each round another one goes first, and the direction changes, so
+        // that each has several before it.
+        let first = (round - 1) % order.len();
+        order.rotate_left(first);
         if round % 2 == 0 {
-            order.reverse();
+            order[1..].reverse();
         }
         for contestant in order {
             if contestant.failure.is_some() {
@@ -234,8 +248,12 @@ fn figures(samples: &[Sample]) -> Vec<f64> {
     samples.iter().map(|sample| sample.figure).collect()
 }
 
-/// "210 k/s 5.1 MB": the median throughput and the peak memory.
+/// "210 k/s 5.1 MB": the median throughput and the peak memory; or "310 MB/s": what others have received.
 fn aside(samples: &[Sample]) -> Option<String> {
+    let downloaded: Vec<f64> = samples.iter().filter_map(|sample| sample.downloaded).collect();
+    if let Some(rate) = median(&downloaded) {
+        return Some(format!("{:.1} MB/s", rate / 1e6));
+    }
     let asides: Vec<(f64, u64)> = samples.iter().filter_map(|sample| sample.aside).collect();
     let throughput = median(&asides.iter().map(|(throughput, _)| *throughput).collect::<Vec<_>>())?;
     let memory = asides.iter().map(|(_, memory)| *memory).max()?;
@@ -273,9 +291,8 @@ impl Contestant<'_> {
 
 fn sample(served: Served) -> Sample {
     Sample {
-        figure: served.micros,
         aside: Some((served.per_second, served.memory)),
-        bytes: None,
+        ..served.micros.into()
     }
 }
 

@@ -88,6 +88,15 @@ pub(super) fn behind_nginx(plan: &Plan, fpm: &Fpm, kept: usize) -> Result<Server
     })
 }
 
+/// As [`behind_nginx`], with buffers that hold a page.
+pub(super) fn behind_nginx_with_large_buffers(plan: &Plan, fpm: &Fpm, kept: usize) -> Result<Server, String> {
+    let root = site(plan);
+    Server::start(plan, Path::new("nginx"), |port| {
+        let config = nginx::php(&plan.scratch, &root, &fpm.socket, kept, port)?;
+        nginx::args(plan, nginx::with(config, nginx::LARGE_PAGES)?)
+    })
+}
+
 /// Starts a php-fpm on the core of the load, and writes the scripts.
 pub(super) fn fpm(plan: &Plan) -> Result<Fpm, String> {
     let program = peers::php_fpm().ok_or("php-fpm: not installed")?;

@@ -90,7 +90,8 @@ fn short_lived(plan: &Plan) -> Row<'_> {
     served_row(plan, name, ours, rivals)
 }
 
-/// A file of a folder, warm in the page cache.
+/// A file of a folder, warm in the page cache. Osier sends a small one from its own memory; nginx has sendfile(2) on, and off in a second
+/// entry, which saves two calls.
 fn file<'a>(plan: &'a Plan, size: &str, bytes: usize, goal: Option<f64>) -> Row<'a> {
     let under_load = move |server: Server| {
         let path = format!("/{bytes}.bin");
@@ -98,9 +99,14 @@ fn file<'a>(plan: &'a Plan, size: &str, bytes: usize, goal: Option<f64>) -> Row<
         load::requests(plan, &server, Asked::path(&path)).map(sample)
     };
     let under_load = Rc::new(under_load);
-    let (with_ours, with_nginx) = (under_load.clone(), under_load);
+    let (with_ours, with_nginx, without_sendfile) = (under_load.clone(), under_load.clone(), under_load);
     let ours = vec![contestant("osier", None, move || with_ours(osier_on_files(plan)?)).needs(&[SERVER])];
-    let rivals = vec![contestant("nginx", goal, move || with_nginx(nginx(plan)?))];
+    let mut rivals = vec![contestant("nginx", goal, move || with_nginx(nginx(plan)?))];
+    if bytes <= 16 << 10 {
+        rivals.push(contestant("nginx, sendfile off", goal, move || {
+            without_sendfile(nginx_without_sendfile(plan)?)
+        }));
+    }
     served_row(plan, format!("file of {size}"), ours, rivals)
 }
 
@@ -113,6 +119,11 @@ fn echo(plan: &Plan) -> Row<'_> {
                 let args = args.iter().map(OsString::from);
                 Ok(std::iter::once(port.to_string().into()).chain(args).collect())
             })?;
+            if binary == "monoio-echo" {
+                // It takes io_uring where the system has it.
+                let driver = if server.has_ring() { "io_uring" } else { "epoll" };
+                println!("    monoio runs on {driver}");
+            }
             load::echoes(plan, &server, CONNECTIONS, None).map(sample)
         };
         contestant(name, goal, run).needs(&[binary])
@@ -213,6 +224,14 @@ fn nginx(plan: &Plan) -> Result<Server, String> {
     let site = site(plan);
     Server::start(plan, Path::new("nginx"), |port| {
         server::nginx::args(plan, server::nginx::files(&plan.scratch, &site, port)?)
+    })
+}
+
+fn nginx_without_sendfile(plan: &Plan) -> Result<Server, String> {
+    let site = site(plan);
+    Server::start(plan, Path::new("nginx"), |port| {
+        let config = server::nginx::files(&plan.scratch, &site, port)?;
+        server::nginx::args(plan, server::nginx::without_sendfile(config)?)
     })
 }
 

@@ -1,7 +1,7 @@
 //! The rows about the reverse proxy: Osier, nginx and HAProxy in front of the same backend, which is an nginx with files.
 //!
 //! The backend runs on the core of the load and is not measured. Each proxy keeps up to 64 connections to it, and tells it the client's
-//! address, protocol and host. `null` makes the system calls of a proxied hello and does nothing else: no proxy costs less.
+//! address, protocol and host. Large files have nginx with buffers of 64 KiB and HAProxy with splice(2), too. `null` makes the system calls of a proxied hello and does nothing else: no proxy costs less.
 
 use std::rc::Rc;
 
@@ -58,10 +58,19 @@ fn row<'a>(plan: &'a Plan, name: &str, path: &'static str, body: Vec<u8>, fields
             under_load(of_haproxy.clone(), behind_haproxy)
         }),
     ];
-    // It knows small responses only.
     if is_small {
+        // It knows small responses only.
         let null = contestant("null", None, move || under_load(of_null.clone(), null));
         rivals.push(null.needs(&["null-gateway"]));
+    } else {
+        // As a user sets them who has large files: their own settings make many calls of 4 and of 16 KiB.
+        let large = of_null.clone();
+        rivals.push(contestant("nginx, buffers of 64 KiB", BELOW, move || {
+            under_load(large.clone(), behind_nginx_with_large_buffers)
+        }));
+        rivals.push(contestant("HAProxy, splice", BELOW, move || {
+            under_load(of_null.clone(), behind_splicing_haproxy)
+        }));
     }
     Row {
         name: name.into(),
@@ -96,6 +105,19 @@ fn null(plan: &Plan, backend: u16) -> Result<Server, String> {
 pub(super) fn behind_nginx(plan: &Plan, backend: u16) -> Result<Server, String> {
     Server::start(plan, Path::new("nginx"), |port| {
         nginx::args(plan, nginx::proxy(&plan.scratch, port, backend)?)
+    })
+}
+
+fn behind_nginx_with_large_buffers(plan: &Plan, backend: u16) -> Result<Server, String> {
+    Server::start(plan, Path::new("nginx"), |port| {
+        let config = nginx::proxy(&plan.scratch, port, backend)?;
+        nginx::args(plan, nginx::with(config, nginx::LARGE_BUFFERS)?)
+    })
+}
+
+fn behind_splicing_haproxy(plan: &Plan, backend: u16) -> Result<Server, String> {
+    Server::start(plan, Path::new("haproxy"), |port| {
+        haproxy::splicing(&plan.scratch, port, backend, haproxy::Splice::Responses)
     })
 }
 

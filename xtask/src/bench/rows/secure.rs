@@ -1,12 +1,14 @@
 //! The servers of the rows about TLS and HTTP/2. Each has one worker, a certificate if it speaks TLS, and the same answers: hello for
 //! `/`, and the files of the site.
 //!
+//! All of them prefer the cipher suites of ours and send as many tickets: `server/suites.rs`.
+//!
 //! hyper serves the files from memory, and h2o serves hello from a file, because neither can do it the other way.
 
 use super::{HELLO, site};
 use crate::bench::Plan;
 use crate::bench::programs::{osier, program};
-use crate::bench::server::{Server, nginx};
+use crate::bench::server::{Server, nginx, suites};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -43,15 +45,22 @@ pub fn ours(plan: &Plan, key: Option<Key>) -> Result<Server, String> {
 }
 
 pub fn nginx(plan: &Plan, key: Option<Key>) -> Result<Server, String> {
+    nginx_with(plan, key, &suites::of_nginx())
+}
+
+/// nginx with the suites and the tickets that it has by default.
+pub fn nginx_by_default(plan: &Plan, key: Option<Key>) -> Result<Server, String> {
+    nginx_with(plan, key, "")
+}
+
+fn nginx_with(plan: &Plan, key: Option<Key>, suites: &str) -> Result<Server, String> {
     let certificate = key.map(|key| certificate(plan, key)).transpose()?;
     let folder = site(plan);
     Server::start(plan, Path::new("nginx"), |port| {
         let listen = match &certificate {
             Some(Certificate { cert, key }) => format!(
-                "listen 127.0.0.1:{port} ssl http2; ssl_protocols TLSv1.2 TLSv1.3; ssl_session_tickets on;\n\
-                 ssl_certificate {}; ssl_certificate_key {};",
-                cert.display(),
-                key.display()
+                "listen 127.0.0.1:{port} ssl http2;\n{}",
+                nginx::certificate(cert, key, suites)
             ),
             None => format!("listen 127.0.0.1:{port} http2;"),
         };
@@ -81,12 +90,14 @@ pub fn h2o(plan: &Plan, key: Option<Key>) -> Result<Server, String> {
     let folder = site(plan);
     let index = folder.join("index.html");
     std::fs::write(&index, HELLO).map_err(|error| format!("{}: {error}", index.display()))?;
-    Server::start(plan, Path::new("h2o"), |port| {
+    Server::start(plan, Path::new(suites::PROGRAM), |port| {
         let ssl = match &certificate {
             Some(Certificate { cert, key }) => format!(
-                "  ssl:\n    certificate-file: {}\n    key-file: {}\n    ocsp-update-interval: 0\n",
+                "  ssl:\n    certificate-file: {}\n    key-file: {}\n    ocsp-update-interval: 0\n    \
+                 cipher-preference: server\n    cipher-suite: {}\n",
                 cert.display(),
-                key.display()
+                key.display(),
+                suites::TLS12
             ),
             None => String::new(),
         };
@@ -97,7 +108,8 @@ pub fn h2o(plan: &Plan, key: Option<Key>) -> Result<Server, String> {
             folder.display()
         );
         let config = written(plan, &format!("h2o-{port}.conf"), &config)?;
-        Ok(vec!["-m".into(), "worker".into(), "-c".into(), config.into()])
+        let args = vec!["-m".into(), "worker".into(), "-c".into(), config.into()];
+        suites::args(&plan.scratch, "h2o", args)
     })
 }
 

@@ -1,6 +1,7 @@
 //! The rows about TLS: requests on kept connections, handshakes, a quiet client beside many handshakes, and idle connections.
 //!
-//! nginx and hyper have the same certificate, and tickets for resumption. Clients offer X25519, which all servers speak; one row has the
+//! nginx and hyper have the same certificate, the same cipher suites and as many tickets for resumption (`server/suites.rs`). Two rows have
+//! nginx with the suites that it has by default, too. Clients offer X25519, which all servers speak; one row has the
 //! post-quantum X25519MLKEM768, which OpenSSL 3.0 does not.
 
 use super::secure::{self, Key, Start};
@@ -15,6 +16,13 @@ use std::rc::Rc;
 /// Connections that stay idle.
 pub const IDLE: usize = 4096;
 
+/// The rows that have nginx as its users have it, too.
+const HELLO_ROW: &str = "hello over TLS, keep-alive, 64 connections";
+const HANDSHAKE_ROW: &str = "full handshake, P-256";
+
+/// nginx with the suites and the tickets that it has by default.
+const BY_DEFAULT: &str = "nginx, its default suites";
+
 /// Handshakes that arrive at once.
 const STORM: usize = 2000;
 
@@ -25,16 +33,10 @@ pub fn rows(plan: &Plan) -> Vec<Row<'_>> {
         group: "x25519",
     };
     let mut rows = vec![
-        requests(plan, "hello over TLS, keep-alive, 64 connections", "/", Some(0.9)),
+        requests(plan, HELLO_ROW, "/", Some(0.9)),
         requests(plan, "file of 16 KiB over TLS", "/16384.bin", BELOW),
         requests(plan, "file of 1 MiB over TLS", "/1048576.bin", BELOW),
-        handshakes(
-            plan,
-            "full handshake, P-256",
-            Key::P256,
-            handshake("1.3", false),
-            Some(0.6),
-        ),
+        handshakes(plan, HANDSHAKE_ROW, Key::P256, handshake("1.3", false), Some(0.6)),
         handshakes(
             plan,
             "full handshake, RSA-2048",
@@ -61,12 +63,17 @@ pub fn rows(plan: &Plan) -> Vec<Row<'_>> {
         },
         None,
     );
-    post_quantum.rivals.retain(|rival| rival.name != "nginx");
+    post_quantum.rivals.retain(|rival| !rival.name.starts_with("nginx"));
     rows.extend([post_quantum, quiet_client(plan), idle(plan)]);
+    for row in &mut rows {
+        if ![HELLO_ROW, HANDSHAKE_ROW].contains(&&*row.name) {
+            row.rivals.retain(|rival| rival.name != BY_DEFAULT);
+        }
+    }
     rows
 }
 
-/// Ours, nginx and hyper, each running `run` with its server. The goal against hyper is to be below it.
+/// Ours, nginx with our suites and with its own, and hyper, each running `run` with its server. The goal against hyper is to be below it.
 fn entered<'a>(
     plan: &'a Plan,
     key: Key,
@@ -81,6 +88,7 @@ fn entered<'a>(
     let ours = vec![one("osier", None, secure::ours).needs(&[SERVER])];
     let rivals = vec![
         one("nginx", against_nginx, secure::nginx),
+        one(BY_DEFAULT, None, secure::nginx_by_default),
         one("hyper, tokio-rustls", BELOW, secure::hyper).needs(&["hyper-tls"]),
     ];
     (ours, rivals)

@@ -1,10 +1,11 @@
-//! One running server: starts it on a core, checks it, measures it from outside, and ends it. `nginx.rs` and `haproxy.rs` have configurations.
+//! One running server: starts it on a core, checks it, measures it from outside, and ends it. `nginx.rs`, `haproxy.rs` and `suites.rs` have configurations.
 //!
 //! All figures come from `/proc`, summed over the process and its children (nginx has one).
 
 pub mod haproxy;
 pub mod nginx;
 pub mod postgres;
+pub mod suites;
 
 use super::{Plan, pinned_to};
 use crate::peers::free_port;
@@ -214,6 +215,19 @@ impl Server {
             .into_iter()
             .map(|pid| field(&format!("/proc/{pid}/status"), &["VmHWM:"]))
             .sum()
+    }
+
+    /// Whether it has an io_uring.
+    pub fn has_ring(&self) -> bool {
+        let open = std::fs::read_dir(format!("/proc/{}/fd", self.child.id()));
+        let targets = open
+            .into_iter()
+            .flatten()
+            .flatten()
+            .filter_map(|entry| std::fs::read_link(entry.path()).ok());
+        targets
+            .into_iter()
+            .any(|target| target.to_string_lossy().contains("io_uring"))
     }
 
     /// This process, its children, and those of the servers behind it.

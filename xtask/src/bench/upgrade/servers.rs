@@ -5,7 +5,7 @@
 use super::{output, write};
 use crate::bench::programs::osier;
 use crate::bench::rows::secure::certificate_files;
-use crate::bench::server::{Server, nginx};
+use crate::bench::server::{Server, nginx, suites};
 use crate::bench::{Plan, pinned};
 use crate::peers::free_port;
 use std::ffi::OsString;
@@ -117,11 +117,12 @@ impl<'p> Serving<'p> {
                     "global\n  nbthread 1\n  maxconn 19000\n  no strict-limits\n  stats socket {} expose-fd listeners level admin\n\
                      defaults\n  mode http\n  timeout connect 5s\n  timeout client 600s\n  timeout server 600s\n  \
                      timeout http-keep-alive 600s\n  timeout tunnel 600s\n\
-                     frontend hello\n  bind 127.0.0.1:{port}\n  bind 127.0.0.1:{tls_port} ssl crt {}\n  use_backend chat if {{ path /chat }}\n  \
+                     frontend hello\n  bind 127.0.0.1:{port}\n  bind 127.0.0.1:{tls_port} ssl crt {} ciphersuites {}\n  use_backend chat if {{ path /chat }}\n  \
                      http-request return status 200 content-type text/plain string \"{HELLO}\" unless {{ path /chat }}\n\
                      backend chat\n  server ours 127.0.0.1:{backend}\n",
                     self.socket().display(),
-                    both.display()
+                    both.display(),
+                    suites::TLS13
                 )
             }
         };
@@ -132,12 +133,11 @@ impl<'p> Serving<'p> {
     fn configure_nginx(&self, backend: u16, cert: &Path, key: &Path) -> Result<(), String> {
         let (port, tls_port) = (self.port, self.tls_port);
         let server = format!(
-            "server {{\n listen 127.0.0.1:{port}; listen 127.0.0.1:{tls_port} ssl; ssl_protocols TLSv1.3;\n\
-             ssl_certificate {}; ssl_certificate_key {};\n location / {{ return 200 \"{HELLO}\"; }}\n\
+            "server {{\n listen 127.0.0.1:{port}; listen 127.0.0.1:{tls_port} ssl;\n\
+             {}\n location / {{ return 200 \"{HELLO}\"; }}\n\
              location /chat {{\n proxy_pass http://127.0.0.1:{backend}; proxy_http_version 1.1; proxy_read_timeout 600s;\n\
              proxy_set_header Host $http_host; proxy_set_header Upgrade $http_upgrade; proxy_set_header Connection upgrade;\n}}\n}}",
-            cert.display(),
-            key.display()
+            nginx::certificate(cert, key, &suites::of_nginx())
         );
         let written = nginx::write(&self.plan.scratch, port, &server)?;
         let text = std::fs::read_to_string(&written).map_err(|error| error.to_string())?;

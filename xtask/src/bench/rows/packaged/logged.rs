@@ -1,8 +1,8 @@
 //! The rows with an access log: a file, and a proxied hello, each with one line a request in Apache's combined format.
 //!
 //! By default nginx makes a system call for each line, and with a buffer it collects lines. Osier's lines are always written by a thread
-//! of the server, whose time counts. A run whose log has fewer lines than requests is no result. HAProxy takes no part: its lines go to a
-//! syslog daemon, which would have to be measured, too.
+//! of the server, whose time counts. HAProxy writes its lines to its standard output, which is the file, by a call for each. A run whose log
+//! has fewer lines than requests, those of the warm-up included, is no result.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 use super::{osier_with, proxy, row};
 use crate::bench::Plan;
 use crate::bench::load::{self, Asked};
-use crate::bench::rows::proxy::OF_NGINX;
+use crate::bench::rows::proxy::{OF_HAPROXY, OF_NGINX};
 use crate::bench::rows::{BELOW, HELLO, Row, Sample, contestant, file as made, sample, site};
-use crate::bench::server::{Server, nginx};
+use crate::bench::server::{Server, haproxy, nginx};
 
 /// The end of nginx's directive that collects lines.
 const COLLECTED: &str = " buffer=64k flush=1s";
@@ -65,7 +65,18 @@ fn proxied(plan: &Plan) -> Row<'_> {
             })
         })
     };
-    let rivals = vec![rival("nginx", ""), rival("nginx, buffer=64k", COLLECTED)];
+    let of_haproxy = move || {
+        under_load(&|log, backend| {
+            Server::start(plan, Path::new("sh"), |port| {
+                haproxy::logged(&plan.scratch, port, backend, &log.0)
+            })
+        })
+    };
+    let rivals = vec![
+        rival("nginx", ""),
+        rival("nginx, buffer=64k", COLLECTED),
+        contestant("HAProxy", OF_HAPROXY, of_haproxy),
+    ];
     row(plan, "proxied hello, access log", ours, rivals)
 }
 
@@ -80,8 +91,9 @@ fn logged(
     log.remove();
     let server = start(&log)?;
     server.check(path, body)?;
-    let served = load::requests(plan, &server, Asked::path(path))?;
-    log.check((served.per_second * plan.load.as_secs_f64()) as usize)?;
+    let (served, requests) = load::all_requests(plan, &server, Asked::path(path))?;
+    // And a line for the check.
+    log.check(requests as usize + 1)?;
     Ok(sample(served))
 }
 

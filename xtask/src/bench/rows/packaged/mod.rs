@@ -3,6 +3,9 @@
 //! A package is optimised with a profile (`package/profile.rs`), `cargo build --release` is not. Both take part, so a
 //! row shows what the profile gives, too. The programs of `bench/` that other rows measure have no profile.
 //!
+//! The load of the profile (`package/training.rs`) has much of the load of these rows: the same scripts of wrk and of PHP, the same files, as
+//! many connections. So a package is measured at what it has been optimised for. The release build beside it is the figure without that.
+//!
 //! `logged.rs` has access logs, `cached.rs` stored responses, `tunnels.rs` WebSockets and `uploads.rs` request bodies through the proxy, and
 //! `secured.rs` requests over TLS. `steady.rs` has load at a fixed rate.
 
@@ -80,7 +83,12 @@ fn file<'a>(plan: &'a Plan, fields: Fields) -> Row<'a> {
         let route = format!("files = {:?}", site(plan).display().to_string());
         under_load(osier(plan, binary, &route)?)
     };
-    let rivals = vec![contestant("nginx", Some(0.65), move || under_load(of_files(plan)?))];
+    let rivals = vec![
+        contestant("nginx", Some(0.65), move || under_load(of_files(plan)?)),
+        contestant("nginx, sendfile off", Some(0.65), move || {
+            under_load(of_files_without_sendfile(plan)?)
+        }),
+    ];
     row(plan, &named("file of 100 B", fields), ours, rivals)
 }
 
@@ -133,7 +141,12 @@ fn scripts<'a>(plan: &'a Plan, script: Script, fields: Fields) -> Row<'a> {
         })
     };
     let nginx = move || under_load(&|fpm| php::behind_nginx(plan, fpm, kept));
-    let rivals = vec![contestant("nginx", php::GOAL, nginx)];
+    let mut rivals = vec![contestant("nginx", php::GOAL, nginx)];
+    if let Script::Page = script {
+        rivals.push(contestant("nginx, fastcgi_buffers 16 16k", php::GOAL, move || {
+            under_load(&|fpm| php::behind_nginx_with_large_buffers(plan, fpm, kept))
+        }));
+    }
     row(plan, &named(name, fields), ours, rivals)
 }
 
@@ -184,6 +197,14 @@ fn osier_with(plan: &Plan, binary: &str, listen: &str, site: &str, route: &str) 
         );
         std::fs::write(&config, text).map_err(|error| format!("{}: {error}", config.display()))?;
         Ok(vec![config.into()])
+    })
+}
+
+fn of_files_without_sendfile(plan: &Plan) -> Result<Server, String> {
+    let site = site(plan);
+    Server::start(plan, Path::new("nginx"), |port| {
+        let config = nginx::files(&plan.scratch, &site, port)?;
+        nginx::args(plan, nginx::without_sendfile(config)?)
     })
 }
 

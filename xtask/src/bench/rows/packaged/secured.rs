@@ -9,7 +9,7 @@ use crate::bench::load::{self, Asked};
 use crate::bench::rows::proxy::{OF_HAPROXY, OF_NGINX};
 use crate::bench::rows::secure::{self, Key};
 use crate::bench::rows::{BELOW, HELLO, Row, contestant, file, sample, site};
-use crate::bench::server::{Server, haproxy, nginx};
+use crate::bench::server::{Server, haproxy, nginx, suites};
 
 pub fn rows(plan: &Plan) -> Vec<Row<'_>> {
     vec![streamed(plan, 8), proxied(plan)]
@@ -66,7 +66,7 @@ fn proxied(plan: &Plan) -> Row<'_> {
     };
     let of_haproxy = move |backend| {
         let (cert, key) = secure::certificate_files(plan)?;
-        Server::start(plan, Path::new("haproxy"), |port| {
+        Server::start(plan, Path::new(suites::PROGRAM), |port| {
             haproxy::over_tls(&plan.scratch, port, backend, &cert, &key)
         })
     };

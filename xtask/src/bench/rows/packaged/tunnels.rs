@@ -81,6 +81,12 @@ fn proxied<'a>(plan: &'a Plan, name: &str, load: impl Fn(&Server) -> Result<Samp
             nginx::args(plan, nginx::tunnel(&plan.scratch, port, backend)?)
         })
     };
+    let of_small_nginx = move |backend| {
+        Server::start(plan, Path::new("nginx"), |port| {
+            let config = nginx::tunnel(&plan.scratch, port, backend)?;
+            nginx::args(plan, nginx::with(config, nginx::SMALL_BUFFER)?)
+        })
+    };
     let of_haproxy = move |backend| {
         Server::start(plan, Path::new("haproxy"), |port| {
             haproxy::streams(&plan.scratch, port, backend)
@@ -88,6 +94,7 @@ fn proxied<'a>(plan: &'a Plan, name: &str, load: impl Fn(&Server) -> Result<Samp
     };
     let rivals = vec![
         contestant("nginx", BELOW, move || under_load(&of_nginx)),
+        contestant("nginx, buffers of 1 KiB", BELOW, move || under_load(&of_small_nginx)),
         contestant("HAProxy", BELOW, move || under_load(&of_haproxy)),
     ];
     Row {

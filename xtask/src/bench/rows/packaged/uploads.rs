@@ -8,7 +8,7 @@ use super::{osier, proxy, row};
 use crate::bench::Plan;
 use crate::bench::load::{self, Asked};
 use crate::bench::rows::{BELOW, Contestant, HELLO, Row, contestant, sample};
-use crate::bench::server::{Server, nginx};
+use crate::bench::server::{Server, haproxy, nginx};
 
 pub fn rows(plan: &Plan) -> Vec<Row<'_>> {
     vec![upload(plan, true), upload(plan, false)]
@@ -34,15 +34,26 @@ fn upload(plan: &Plan, is_whole: bool) -> Row<'_> {
             osier(plan, binary, &route)
         })
     };
-    let of_nginx = move |backend| {
+    let of_nginx = move |backend, directives: &str| {
         Server::start(plan, Path::new("nginx"), |port| {
             let config = nginx::proxy(&plan.scratch, port, backend)?;
-            let config = if is_whole { config } else { nginx::unbuffered(config)? };
-            nginx::args(plan, config)
+            let passing = if is_whole { "" } else { nginx::UNBUFFERED };
+            nginx::args(plan, nginx::with(config, &format!("{passing} {directives}"))?)
         })
     };
-    let mut rivals: Vec<Contestant> = vec![contestant("nginx", BELOW, move || under_load(&of_nginx))];
+    let nginx = |name, directives| contestant(name, BELOW, move || under_load(&|port| of_nginx(port, directives)));
+    let mut rivals: Vec<Contestant> = vec![
+        nginx("nginx", ""),
+        nginx("nginx, client_body_buffer_size 128k", nginx::LARGE_UPLOADS),
+    ];
     if !is_whole {
+        rivals.push(contestant("HAProxy, splice", BELOW, move || {
+            under_load(&|backend| {
+                Server::start(plan, Path::new("haproxy"), |port| {
+                    haproxy::splicing(&plan.scratch, port, backend, haproxy::Splice::Requests)
+                })
+            })
+        }));
         rivals.push(contestant("HAProxy", BELOW, move || {
             under_load(&|port| proxy::behind_haproxy(plan, port))
         }));
