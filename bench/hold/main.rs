@@ -1,11 +1,12 @@
 //! Holds many idle connections: each sends one request, reads the response, or the first event of a stream, and stays open. Arguments: PORT COUNT PATH
-//! [silent]. With `silent` there is no response to read.
+//! [silent]. With `silent` there must be no response. Another status than 200 ends the program with an error.
 //!
 //! The program prints `held` when all connections are idle. It ends when its standard input ends.
 #![forbid(unsafe_code)]
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
+use std::time::Duration;
 
 fn main() -> std::io::Result<()> {
     let mut args = std::env::args().skip(1);
@@ -29,9 +30,28 @@ fn main() -> std::io::Result<()> {
         }
         held.push(stream);
     }
+    if is_silent {
+        // A refusal comes at once.
+        std::thread::sleep(Duration::from_millis(200));
+        held.iter().try_for_each(check_silence)?;
+    }
     println!("held");
     std::io::stdin().read_to_end(&mut Vec::new())?;
     Ok(())
+}
+
+/// Fails if there is a response, or an end.
+fn check_silence(stream: &TcpStream) -> std::io::Result<()> {
+    stream.set_nonblocking(true)?;
+    let mut answer = [0; 64];
+    match stream.peek(&mut answer) {
+        Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(()),
+        Err(error) => Err(error),
+        Ok(length) => {
+            let answer = String::from_utf8_lossy(&answer[..length]);
+            Err(std::io::Error::other(format!("answered {answer:?} instead of nothing")))
+        }
+    }
 }
 
 /// Reads one head and as many bytes of body as it announces, or one event.
@@ -47,6 +67,10 @@ fn read_answer(stream: &mut TcpStream) -> std::io::Result<()> {
             continue;
         };
         let head = String::from_utf8_lossy(&answer[..end]).to_ascii_lowercase();
+        if !head.starts_with("http/1.1 200") {
+            let status = head.lines().next().unwrap_or_default();
+            return Err(std::io::Error::other(format!("answered {status:?} instead of 200")));
+        }
         let length = head
             .lines()
             .find_map(|line| line.strip_prefix("content-length:")?.trim().parse::<usize>().ok());

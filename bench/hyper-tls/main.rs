@@ -19,10 +19,10 @@ use std::io::{Error, Result};
 use std::sync::Arc;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
-use tokio_rustls::rustls::ServerConfig;
-use tokio_rustls::rustls::crypto::aws_lc_rs::Ticketer;
+use tokio_rustls::rustls::crypto::aws_lc_rs::{Ticketer, default_provider};
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio_rustls::rustls::{CipherSuite, ServerConfig};
 
 /// The protocol of a port.
 #[derive(Clone)]
@@ -72,13 +72,30 @@ async fn accept(port: u16, speaks: Speaks) -> Result<()> {
 fn acceptor(cert: &str, key: &str) -> Result<TlsAcceptor> {
     let certs: std::result::Result<Vec<_>, _> = CertificateDer::pem_file_iter(cert).map_err(Error::other)?.collect();
     let key = PrivateKeyDer::from_pem_file(key).map_err(Error::other)?;
-    let mut config = ServerConfig::builder()
+    let mut provider = default_provider();
+    provider.cipher_suites.sort_by_key(|suite| !is_first(suite.suite()));
+    let mut config = ServerConfig::builder_with_provider(Arc::new(provider))
+        .with_safe_default_protocol_versions()
+        .map_err(Error::other)?
         .with_no_client_auth()
         .with_single_cert(certs.map_err(Error::other)?, key)
         .map_err(Error::other)?;
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    // The suites and the tickets of Osier: otherwise the rows would compare suites and not servers.
+    config.ignore_client_order = true;
+    config.send_tls13_tickets = 1;
     config.ticketer = Ticketer::new().map_err(Error::other)?;
     Ok(TlsAcceptor::from(Arc::new(config)))
+}
+
+/// Whether it is one of the suites that Osier prefers.
+fn is_first(suite: CipherSuite) -> bool {
+    matches!(
+        suite,
+        CipherSuite::TLS13_AES_128_GCM_SHA256
+            | CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256
+            | CipherSuite::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256
+    )
 }
 
 async fn serve(stream: TcpStream, speaks: Speaks) {

@@ -177,6 +177,10 @@ pub fn read_answer(stream: &mut impl Read) -> std::io::Result<()> {
             continue;
         };
         let head = String::from_utf8_lossy(&answer[..end]).to_ascii_lowercase();
+        if !head.starts_with("http/1.1 200") {
+            let status = head.lines().next().unwrap_or_default();
+            return Err(std::io::Error::other(format!("answered {status:?} instead of 200")));
+        }
         let length = head
             .lines()
             .find_map(|line| line.strip_prefix("content-length:")?.trim().parse::<usize>().ok());
