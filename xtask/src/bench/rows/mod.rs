@@ -6,7 +6,8 @@
 //! `plain.rs` has the rows about HTTP/1.1 in the clear and about memory, `tls.rs` and `http2.rs` those on the servers of `secure.rs`.
 //! `json.rs` has responses of serde, `codings.rs` compression on the fly, `sockets.rs` echoes over WebSockets, `proxy.rs` the proxy, `packaged/` the server of a package,
 //! `downloads.rs` short responses beside long ones, `cold.rs` beside files that are not in memory, `workers.rs` a second worker, `scale.rs` many of one thing, `php.rs` scripts,
-//! `rooms.rs` chats over WebSockets, `micro.rs` primitives, and `arena.rs` the profiles of a public benchmark.
+//! `rooms.rs` chats over WebSockets, `micro.rs` primitives, and `arena.rs` the profiles of a public benchmark. `rivals.rs` tests that rivals
+//! start and answer.
 
 mod arena;
 mod codings;
