@@ -75,9 +75,11 @@ impl ReadDir {
 
 fn read(mut std: std::fs::ReadDir) -> Batch {
     let entries = std.by_ref().take(BATCH);
-    let batch = entries
-        .map(|entry| entry.map(|entry| DirEntry(Kind::System(Arc::new(entry)))))
-        .collect();
+    let entry = |entry: std::fs::DirEntry| {
+        let file_type = entry.file_type().ok();
+        DirEntry(Kind::System(Arc::new(entry), file_type))
+    };
+    let batch = entries.map(|read| read.map(entry)).collect();
     (std, batch)
 }
 
@@ -110,21 +112,22 @@ pub struct DirEntry(Kind);
 
 #[derive(Clone)]
 enum Kind {
-    System(Arc<std::fs::DirEntry>),
+    /// With the type of the entry, which the system gives with the name, if that is so.
+    System(Arc<std::fs::DirEntry>, Option<FileType>),
     Simulated(Entry),
 }
 
 impl Kind {
     fn metadata(&self) -> io::Result<Metadata> {
         match self {
-            Kind::System(entry) => entry.metadata(),
+            Kind::System(entry, _) => entry.metadata(),
             Kind::Simulated(entry) => entry.metadata(),
         }
     }
 
     fn file_type(&self) -> io::Result<FileType> {
         match self {
-            Kind::System(entry) => entry.file_type(),
+            Kind::System(entry, _) => entry.file_type(),
             Kind::Simulated(entry) => entry.file_type(),
         }
     }
@@ -134,7 +137,7 @@ impl DirEntry {
     /// The path of the directory, as it was given, joined with the entry's name.
     pub fn path(&self) -> PathBuf {
         match &self.0 {
-            Kind::System(entry) => entry.path(),
+            Kind::System(entry, _) => entry.path(),
             Kind::Simulated(entry) => entry.path.clone(),
         }
     }
@@ -142,7 +145,7 @@ impl DirEntry {
     /// The name in the directory.
     pub fn file_name(&self) -> OsString {
         match &self.0 {
-            Kind::System(entry) => entry.file_name(),
+            Kind::System(entry, _) => entry.file_name(),
             Kind::Simulated(entry) => entry.path.file_name().unwrap_or_default().to_owned(),
         }
     }
@@ -166,11 +169,11 @@ impl DirEntry {
         Operation::new(move || entry.metadata())
     }
 
-    /// The type of the entry: a file, a directory, a link.
+    /// The type of the entry: a file, a directory, a link. Most filesystems give it with the name.
     ///
     /// # Suspends
     ///
-    /// Until the system returns. Blocks the thread when called on a plain one.
+    /// Until the system returns, if it was not given with the name. Blocks the thread when called on a plain one.
     ///
     /// # Errors
     ///
@@ -181,6 +184,9 @@ impl DirEntry {
 
     /// [`file_type`](DirEntry::file_type) as a future.
     pub fn file_type_async(&self) -> Operation<FileType> {
+        if let Kind::System(_, Some(file_type)) = self.0 {
+            return Operation::done(file_type);
+        }
         let entry = self.0.clone();
         Operation::new(move || entry.file_type())
     }

@@ -8,11 +8,14 @@
 //!     └─ ahead: bytes read ──────────────┴──────────── error, if it failed ──▶ returned by the next call
 //! ```
 //!
-//! A read first tries the bytes that are in memory (`RWF_NOWAIT`), which costs one system call and no thread.
+//! A read first tries the bytes that are in memory (`RWF_NOWAIT`), which costs one system call and no thread. A blocking write makes one
+//! write(2), and its own result goes to its caller.
 //!
 //! # Protocol
 //! A lock guards `state`. Nobody holds it during a system call that may wait. `busy` means that a thread of the pool
-//! uses the position of the file. That thread clears `busy` and then wakes all waiters.
+//! uses the position of the file. That thread clears `busy` and then wakes all waiters. The kernel locks the position during a read or a
+//! write, and a call that needs it meanwhile blocks its thread. So the clones of a file share one state. A pipe or a terminal has no
+//! position: its reads have a flag of their own, `reading`, because their bytes may never come.
 
 use std::fs;
 use std::future::{Future, poll_fn};
@@ -57,10 +60,15 @@ const CHUNK_BYTES: usize = 256 << 10;
 /// It implements `Read`, `Write` and `Seek`, also by reference, and `futures_io`'s `AsyncRead`, `AsyncWrite` and
 /// `AsyncSeek`. Each write is a visit to the pool, so small writes belong into a [`BufWriter`](std::io::BufWriter).
 ///
+/// A pipe, a terminal or a serial line better goes into an [`io::Async`](crate::io::Async), which waits without a thread: open it with
+/// `O_NONBLOCK` among the [`custom_flags`](OpenOptions::custom_flags), convert it by [`into_std`](File::into_std). As a `File` it works
+/// too, but each read that waits takes one thread of the pool until its bytes come, even if the read was cancelled.
+///
 /// # Suspends
 ///
-/// A read suspends when the bytes are not in memory. All other calls always do. Blocks the thread when called on a
-/// plain one.
+/// A read suspends when the bytes are not in memory. A seek suspends while another call uses the position of this file or of its clones.
+/// All other calls always do. Blocks the thread when called on a plain one, and while a duplicate that is not a clone of this value
+/// (std's, or that of a child) is in a call that waits for the disk.
 ///
 /// # Cancellation
 ///
@@ -74,6 +82,8 @@ pub struct File(Arc<Inner>);
 
 struct Inner {
     file: fs::File,
+    /// Not set for a pipe or a terminal.
+    has_position: bool,
     /// Set for a file of a simulated disk. `file` holds its bytes then.
     simulated: Option<Opened>,
     state: Mutex<State>,
@@ -82,6 +92,8 @@ struct Inner {
 #[derive(Default)]
 struct State {
     busy: bool,
+    /// A read of a file without a position is under way. Other reads wait for it, and nothing else does.
+    reading: bool,
     /// Bytes read ahead for the next read. The file's position is behind them.
     ahead: Vec<u8>,
     /// The number of those bytes that were taken.
@@ -90,6 +102,13 @@ struct State {
     end: bool,
     error: Option<io::Error>,
     wakers: Vec<Waker>,
+}
+
+/// The kind of an operation.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Read,
+    Other,
 }
 
 /// The thread that makes the system calls.
@@ -128,6 +147,11 @@ impl State {
         Ok(())
     }
 
+    /// Leaves an error to the next call.
+    fn leave(&mut self, error: io::Error) {
+        self.error = Some(error);
+    }
+
     fn wait(&mut self, cx: &Context<'_>) {
         if !self.wakers.iter().any(|waker| waker.will_wake(cx.waker())) {
             self.wakers.push(cx.waker().clone());
@@ -137,12 +161,20 @@ impl State {
 
 impl Inner {
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        lock(&self.state)
     }
 
-    fn poll_idle(&self, cx: &Context<'_>) -> Poll<MutexGuard<'_, State>> {
+    /// The flag that is set while an operation of this kind is under way.
+    fn flag<'a>(&self, state: &'a mut State, kind: Kind) -> &'a mut bool {
+        match kind {
+            Kind::Read if !self.has_position => &mut state.reading,
+            _ => &mut state.busy,
+        }
+    }
+
+    fn poll_idle(&self, cx: &Context<'_>, kind: Kind) -> Poll<MutexGuard<'_, State>> {
         let mut state = self.lock();
-        if state.busy {
+        if *self.flag(&mut state, kind) {
             state.wait(cx);
             return Poll::Pending;
         }
@@ -150,12 +182,22 @@ impl Inner {
     }
 
     /// Waits as [`poll_idle`](Inner::poll_idle) does, and returns the error that an earlier operation has left.
-    fn poll_sound(&self, cx: &Context<'_>) -> Poll<io::Result<MutexGuard<'_, State>>> {
-        let mut state = ready!(self.poll_idle(cx));
+    fn poll_sound(&self, cx: &Context<'_>, kind: Kind) -> Poll<io::Result<MutexGuard<'_, State>>> {
+        let mut state = ready!(self.poll_idle(cx, kind));
         Poll::Ready(match state.error.take() {
             Some(error) => Err(error),
             None => Ok(state),
         })
+    }
+
+    /// Waits as [`poll_sound`](Inner::poll_sound) does, and moves the position back before the bytes that were read ahead. Without a
+    /// position they are still to be read.
+    fn poll_in_place(&self, cx: &Context<'_>) -> Poll<io::Result<MutexGuard<'_, State>>> {
+        let mut state = ready!(self.poll_sound(cx, Kind::Other))?;
+        if self.has_position {
+            state.rewind(&self.file)?;
+        }
+        Poll::Ready(Ok(state))
     }
 
     /// Begins an operation. `work` runs it, and its result is stored in the state. An error says that the system starts no thread
@@ -164,17 +206,18 @@ impl Inner {
         self: &Arc<Inner>,
         mut state: MutexGuard<'_, State>,
         by: By,
+        kind: Kind,
         work: impl FnOnce(&Inner) -> T + Send + 'static,
         outcome: impl FnOnce(&mut State, T) + Send + 'static,
     ) -> io::Result<()> {
-        state.busy = true;
+        *self.flag(&mut state, kind) = true;
         drop(state);
         let shared = Arc::clone(self);
         let work = move || {
             let done = work(&shared);
             let mut state = shared.lock();
             outcome(&mut state, done);
-            shared.end(state);
+            shared.end(state, kind);
         };
         match by {
             By::Me => {
@@ -188,14 +231,14 @@ impl Inner {
                     drop(hold);
                 };
                 let begun = pool::try_spawn(held).map(Task::detach);
-                begun.inspect_err(|_| self.end(self.lock()))
+                begun.inspect_err(|_| self.end(self.lock(), kind))
             }
         }
     }
 
     /// Ends an operation: others may begin theirs.
-    fn end(&self, mut state: MutexGuard<'_, State>) {
-        state.busy = false;
+    fn end(&self, mut state: MutexGuard<'_, State>, kind: Kind) {
+        *self.flag(&mut state, kind) = false;
         let wakers = std::mem::take(&mut state.wakers);
         drop(state);
         wake_each(wakers);
@@ -203,7 +246,7 @@ impl Inner {
 
     fn poll_read(self: &Arc<Inner>, cx: &Context<'_>, by: By, buf: &mut [u8]) -> Poll<io::Result<usize>> {
         loop {
-            let mut state = ready!(self.poll_sound(cx))?;
+            let mut state = ready!(self.poll_sound(cx, Kind::Read))?;
             if state.taken < state.ahead.len() {
                 let unread = &state.ahead[state.taken..];
                 let count = unread.len().min(buf.len());
@@ -214,17 +257,18 @@ impl Inner {
             if std::mem::take(&mut state.end) || buf.is_empty() {
                 return Poll::Ready(Ok(0));
             }
+            let most = buf.len().min(CHUNK_BYTES);
             // If the bytes are not in memory, or the system cannot say, a thread that may block reads them.
             // The page cache does not follow from the seed of a simulation.
             if self.simulated.is_none()
                 && !simulated::is_here()
-                && let Some(count) = read_from_memory(&self.file, buf)
+                && let Some(count) = read_from_memory(&self.file, &mut buf[..most])
             {
                 return Poll::Ready(Ok(count));
             }
             state.taken = 0;
             let mut bytes = std::mem::take(&mut state.ahead);
-            bytes.resize(buf.len().min(CHUNK_BYTES), 0);
+            bytes.resize(most, 0);
             let read = move |inner: &Inner| {
                 inner.simulated.as_ref().map_or(Ok(()), Opened::reads)?;
                 let read = retry(|| (&inner.file).read(&mut bytes));
@@ -233,28 +277,67 @@ impl Inner {
                     bytes
                 })
             };
-            self.begin(state, by, read, |state, read| match read {
+            self.begin(state, by, Kind::Read, read, |state, read| match read {
                 Ok(bytes) => (state.end, state.ahead) = (bytes.is_empty(), bytes),
-                Err(error) => state.error = Some(error),
+                Err(error) => state.leave(error),
             })?;
         }
     }
 
-    fn poll_write(self: &Arc<Inner>, cx: &Context<'_>, by: By, buf: &[u8]) -> Poll<io::Result<usize>> {
-        let mut state = ready!(self.poll_sound(cx))?;
+    /// Takes a copy of the bytes and promises to write all of them.
+    fn poll_write(self: &Arc<Inner>, cx: &Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         if buf.is_empty() {
-            return Poll::Ready(Ok(0));
+            return self.poll_flush(cx).map_ok(|()| 0);
         }
-        match state.rewind(&self.file) {
-            // A pipe or a terminal has no position: what was read ahead is still to be read.
-            Err(error) if error.kind() == io::ErrorKind::NotSeekable => {}
-            rewound => rewound?,
-        }
-        let bytes = buf[..buf.len().min(CHUNK_BYTES)].to_vec();
+        let state = ready!(self.poll_in_place(cx))?;
+        let bytes = first_bytes(buf);
         let count = bytes.len();
         let write = move |inner: &Inner| inner.write_all(&bytes);
-        self.begin(state, by, write, |state, written| state.error = written.err())?;
+        self.begin(state, By::Pool, Kind::Other, write, |state, written| {
+            if let Err(error) = written {
+                state.leave(error);
+            }
+        })?;
         Poll::Ready(Ok(count))
+    }
+
+    /// Makes one write(2). The file has the bytes that are counted, also if the next write fails: a caller that tries again repeats none.
+    fn write(self: &Arc<Inner>, buf: &[u8]) -> io::Result<usize> {
+        let by = by_of_waiting()?;
+        if buf.is_empty() {
+            return self.flush().map(|()| 0);
+        }
+        let result = Arc::new(Mutex::new(None));
+        wait::wait_for_disk(|cx| {
+            let state = ready!(self.poll_in_place(cx))?;
+            let (bytes, result) = (first_bytes(buf), Arc::downgrade(&result));
+            let write = move |inner: &Inner| inner.write_once(&bytes);
+            Poll::Ready(self.begin(state, by, Kind::Other, write, move |state, written| {
+                match (result.upgrade(), written) {
+                    (Some(result), written) => *lock(&result) = Some(written),
+                    (None, Err(error)) => state.leave(error),
+                    (None, Ok(_)) => {}
+                }
+            }))
+        })??;
+        wait::wait_for_disk(|cx| {
+            // The result is set while the state is locked, before the waiters are woken.
+            let mut state = self.lock();
+            match lock(&result).take() {
+                Some(written) => Poll::Ready(written),
+                None => {
+                    state.wait(cx);
+                    Poll::Pending
+                }
+            }
+        })?
+    }
+
+    fn write_once(&self, bytes: &[u8]) -> io::Result<usize> {
+        match &self.simulated {
+            None => retry(|| (&self.file).write(bytes)),
+            Some(opened) => opened.write(&self.file, bytes).map(|()| bytes.len()),
+        }
     }
 
     fn write_all(&self, bytes: &[u8]) -> io::Result<()> {
@@ -279,12 +362,12 @@ impl Inner {
     }
 
     fn poll_flush(&self, cx: &Context<'_>) -> Poll<io::Result<()>> {
-        self.poll_sound(cx).map_ok(drop)
+        self.poll_sound(cx, Kind::Other).map_ok(drop)
     }
 
-    /// Makes the call on this thread: lseek(2) never blocks.
+    /// Makes the call on this thread: lseek(2) waits for nothing but other users of the position.
     fn poll_seek(&self, cx: &Context<'_>, to: SeekFrom) -> Poll<io::Result<u64>> {
-        let mut state = ready!(self.poll_sound(cx))?;
+        let mut state = ready!(self.poll_sound(cx, Kind::Other))?;
         state.rewind(&self.file)?;
         Poll::Ready((&self.file).seek(to))
     }
@@ -294,13 +377,6 @@ impl Inner {
         wait::wait_for_disk(|cx| self.poll_read(cx, by, buf))?
     }
 
-    fn write(self: &Arc<Inner>, buf: &[u8]) -> io::Result<usize> {
-        let by = by_of_waiting()?;
-        let count = wait::wait_for_disk(|cx| self.poll_write(cx, by, buf))??;
-        self.flush()?;
-        Ok(count)
-    }
-
     fn flush(&self) -> io::Result<()> {
         wait::wait_for_disk(|cx| self.poll_flush(cx))?
     }
@@ -308,6 +384,15 @@ impl Inner {
     fn seek(&self, to: SeekFrom) -> io::Result<u64> {
         wait::wait_for_disk(|cx| self.poll_seek(cx, to))?
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+/// A copy of the bytes that one operation writes.
+fn first_bytes(buf: &[u8]) -> Vec<u8> {
+    buf[..buf.len().min(CHUNK_BYTES)].to_vec()
 }
 
 /// Reads the bytes that are in memory, at the file's position.
@@ -336,7 +421,7 @@ fn retry<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
 macro_rules! methods {
     ($(
         $(#[$doc:meta])*
-        $name:ident, $name_async:ident($($value:ident: $type:ty)?) -> $output:ty = |$inner:ident| $call:expr;
+        $name:ident, $name_async:ident($($value:ident: $type:ty)?) -> $output:ty = $before:ident, |$inner:ident| $call:expr;
     )*) => {$(
         $(#[$doc])*
         ///
@@ -354,7 +439,7 @@ macro_rules! methods {
                     wait::wait_for_disk(|cx| doing.as_mut().poll(cx))?
                 }
                 By::Me => {
-                    self.0.flush()?;
+                    wait::wait_for_disk(|cx| self.0.$before(cx).map_ok(drop))??;
                     let $inner = &*self.0;
                     $call
                 }
@@ -369,7 +454,7 @@ macro_rules! methods {
         pub fn $name_async(&self $(, $value: $type)?) -> impl Future<Output = io::Result<$output>> + Send + use<> {
             let shared = Arc::clone(&self.0);
             async move {
-                poll_fn(|cx| shared.poll_flush(cx)).await?;
+                poll_fn(|cx| shared.$before(cx).map_ok(drop)).await?;
                 Operation::new(move || {
                     let $inner = &*shared;
                     $call
@@ -381,8 +466,10 @@ macro_rules! methods {
 }
 
 impl File {
-    fn new(file: fs::File, simulated: Option<Opened>) -> File {
+    fn new(mut file: fs::File, simulated: Option<Opened>) -> File {
+        let position = file.stream_position();
         File(Arc::new(Inner {
+            has_position: !position.is_err_and(|error| error.kind() == io::ErrorKind::NotSeekable),
             file,
             simulated,
             state: Mutex::default(),
@@ -450,60 +537,52 @@ impl File {
 
     methods! {
         /// Makes the disk store the content and the metadata of the file.
-        sync_all, sync_all_async() -> () = |inner| inner.sync(fs::File::sync_all);
+        sync_all, sync_all_async() -> () = poll_flush, |inner| inner.sync(fs::File::sync_all);
 
         /// Makes the disk store the content of the file.
-        sync_data, sync_data_async() -> () = |inner| inner.sync(fs::File::sync_data);
+        sync_data, sync_data_async() -> () = poll_flush, |inner| inner.sync(fs::File::sync_data);
 
         /// Truncates the file to `bytes`, or extends it with zeros.
-        set_len, set_len_async(bytes: u64) -> () = |inner| inner.set_len(bytes);
+        set_len, set_len_async(bytes: u64) -> () = poll_in_place, |inner| inner.set_len(bytes);
 
         /// Reads the metadata of the file.
-        metadata, metadata_async() -> Metadata = |inner| inner.file.metadata();
+        metadata, metadata_async() -> Metadata = poll_flush, |inner| inner.file.metadata();
 
         /// Changes the permissions of the file.
-        set_permissions, set_permissions_async(permissions: Permissions) -> () = |inner| inner.file.set_permissions(permissions);
+        set_permissions, set_permissions_async(permissions: Permissions) -> () = poll_flush, |inner| inner.file.set_permissions(permissions);
     }
 
-    /// Duplicates the descriptor: another value for the same file, with the same position.
-    ///
-    /// # Suspends
-    ///
-    /// Until earlier writes are in the file. Blocks the thread when called on a plain one.
+    /// Another value for the same file, with the same position. Both share one descriptor, and the bytes of a cancelled read.
     ///
     /// # Errors
     ///
-    /// The system's error for too many open files, or for an earlier write.
+    /// None.
     pub fn try_clone(&self) -> io::Result<File> {
-        self.in_order(|file| Ok(File::new(file.try_clone()?, self.0.simulated.clone())))
+        Ok(File(Arc::clone(&self.0)))
     }
 
-    /// Converts to std's file.
+    /// Converts to std's file. If there is a clone, that keeps the descriptor, and this is a duplicate.
     ///
     /// # Suspends
     ///
-    /// Until earlier writes are in it. Blocks the thread when called on a plain one.
+    /// Until earlier writes are in it, and until a cancelled read has its bytes. Blocks the thread when called on a plain one.
     ///
     /// # Errors
     ///
-    /// The system's error for an earlier write.
+    /// The system's error for an earlier write, or for too many open files. `NotSeekable` if a cancelled read has left bytes of a pipe or
+    /// a terminal.
     pub fn into_std(self) -> io::Result<fs::File> {
-        self.in_order(|_| Ok(()))?;
-        match Arc::try_unwrap(self.0) {
+        let shared = self.0;
+        wait::wait_for_disk(|cx| {
+            drop(ready!(shared.poll_idle(cx, Kind::Read)));
+            let mut state = ready!(shared.poll_sound(cx, Kind::Other))?;
+            Poll::Ready(state.rewind(&shared.file))
+        })??;
+        match Arc::try_unwrap(shared) {
             Ok(shared) => Ok(shared.file),
-            // A thread of the pool still holds a reference.
+            // A clone or a thread of the pool still holds a reference.
             Err(shared) => shared.file.try_clone(),
         }
-    }
-
-    /// Makes a call when no write is pending and no byte is read ahead.
-    fn in_order<T>(&self, call: impl Fn(&fs::File) -> io::Result<T>) -> io::Result<T> {
-        let shared = &*self.0;
-        wait::wait_for_disk(|cx| {
-            let mut state = ready!(shared.poll_sound(cx))?;
-            state.rewind(&shared.file)?;
-            Poll::Ready(call(&shared.file))
-        })?
     }
 }
 
@@ -558,7 +637,7 @@ macro_rules! future_traits {
         /// return its error.
         impl AsyncWrite for $type {
             fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-                budget::poll(cx, |cx| self.0.poll_write(cx, By::Pool, buf))
+                budget::poll(cx, |cx| self.0.poll_write(cx, buf))
             }
             fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
                 budget::poll(cx, |cx| self.0.poll_flush(cx))
@@ -613,6 +692,9 @@ impl OpenOptions {
         create_new: bool,
         /// Sets the permission bits of a file that is created. The process's umask clears some of them.
         mode: u32,
+        /// Sets further flags of open(2), such as `O_NONBLOCK`, `O_DIRECT` or `O_NOFOLLOW`. The bits of the access mode are ignored, as
+        /// std does, and so are all flags on a simulated disk.
+        custom_flags: i32,
     }
 
     /// Opens a file.
@@ -670,7 +752,7 @@ mod tests {
             let waker = Waker::from(Arc::clone(caller));
             assert!(file.0.poll_flush(&Context::from_waker(&waker)).is_pending());
         }
-        let _ = catch_unwind(AssertUnwindSafe(|| file.0.end(file.0.lock())));
+        let _ = catch_unwind(AssertUnwindSafe(|| file.0.end(file.0.lock(), Kind::Other)));
         assert!(callers.iter().all(|caller| caller.0.load(Ordering::Relaxed)));
     }
 }

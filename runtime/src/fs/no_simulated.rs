@@ -9,7 +9,6 @@ use super::How;
 
 pub(crate) struct Disk(Infallible);
 
-#[derive(Clone)]
 pub(crate) struct Opened(Infallible);
 
 #[derive(Clone)]

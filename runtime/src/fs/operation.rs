@@ -25,6 +25,7 @@ pub struct Operation<T>(State<T>);
 enum State<T> {
     Waiting(Box<dyn FnOnce() -> io::Result<T> + Send>),
     Running(Pooled<io::Result<T>>),
+    Done(T),
     Over,
 }
 
@@ -33,8 +34,16 @@ impl<T: Send + 'static> Operation<T> {
         Operation(State::Waiting(Box::new(call)))
     }
 
+    /// A call whose result is known.
+    pub(super) fn done(result: T) -> Operation<T> {
+        Operation(State::Done(result))
+    }
+
     /// Runs the call and waits for it. A plain thread makes the call itself.
     pub(super) fn block(mut self) -> io::Result<T> {
+        if let State::Done(result) = self.0 {
+            return Ok(result);
+        }
         match context::caller(|caller| match caller {
             Caller::Fiber(..) => Some(true),
             Caller::Thread => Some(false),
@@ -60,10 +69,10 @@ impl<T: Send + 'static> Future for Operation<T> {
     type Output = io::Result<T>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<T>> {
-        if let State::Waiting(_) = self.0
-            && let State::Waiting(call) = std::mem::replace(&mut self.0, State::Over)
-        {
-            self.0 = State::Running(pooled(call)?);
+        match std::mem::replace(&mut self.0, State::Over) {
+            State::Waiting(call) => self.0 = State::Running(pooled(call)?),
+            State::Done(result) => return Poll::Ready(Ok(result)),
+            begun => self.0 = begun,
         }
         let State::Running(task) = &mut self.0 else {
             panic!("polled after it had completed");

@@ -19,6 +19,7 @@ pub(crate) struct How {
     pub(crate) create: bool,
     pub(crate) create_new: bool,
     pub(crate) mode: u32,
+    pub(crate) custom_flags: i32,
 }
 
 impl Default for How {
@@ -31,6 +32,7 @@ impl Default for How {
             create: false,
             create_new: false,
             mode: 0o666,
+            custom_flags: 0,
         }
     }
 }
@@ -65,7 +67,7 @@ impl How {
             .truncate(self.truncate)
             .create(self.create)
             .create_new(self.create_new);
-        options.mode(self.mode).open(path)
+        options.mode(self.mode).custom_flags(self.custom_flags).open(path)
     }
 }
 

@@ -260,20 +260,6 @@ impl Opened {
     }
 }
 
-impl Clone for Opened {
-    fn clone(&self) -> Opened {
-        let Disk { net, host, life } = &self.disk;
-        let mut net = here::lock(net);
-        if net.is_alive(*host, *life) {
-            net.disk(*host).opened(self.number, *host);
-        }
-        Opened {
-            disk: self.disk.clone(),
-            ..*self
-        }
-    }
-}
-
 impl Drop for Opened {
     fn drop(&mut self) {
         let Disk { net, host, life } = &self.disk;

@@ -426,3 +426,144 @@ fn bytes_that_a_cancelled_read_has_taken_from_a_pipe_outlast_a_write() {
         assert_eq!(&bytes, b"cdef");
     });
 }
+
+/// A test of its own process: it limits the size of files.
+#[cfg(all(target_os = "linux", feature = "signal"))]
+#[test]
+fn a_write_that_stops_half_way_returns_its_count_and_a_retry_repeats_no_byte() {
+    use osier::signal::{Signal, Signals};
+    use rustix::process::{Resource, Rlimit, setrlimit};
+    use std::io::{BufWriter, Write as _};
+    let test = "fs::a_write_that_stops_half_way_returns_its_count_and_a_retry_repeats_no_byte";
+    let child = testkit::in_a_child(test, || {
+        let _not_killed = Signals::new([Signal::from_raw(rustix::process::Signal::XFSZ.as_raw())]).unwrap();
+        let limit = |bytes| {
+            let (current, maximum) = (Some(bytes), None);
+            setrlimit(Resource::Fsize, Rlimit { current, maximum }).unwrap();
+        };
+        let check = || {
+            let dir = Dir::new();
+            let bytes: Vec<u8> = (0..150_000_u32).map(|number| (number % 251) as u8).collect();
+            limit(100_000);
+            let file = File::create(dir.path("file")).unwrap();
+            let mut file = BufWriter::with_capacity(1 << 20, file);
+            file.write_all(&bytes).unwrap();
+            assert_eq!(file.flush().unwrap_err().kind(), ErrorKind::FileTooLarge);
+            limit(1_000_000);
+            file.flush().unwrap();
+            assert!(std::fs::read(dir.path("file")).unwrap() == bytes);
+        };
+        check();
+        osier::run(check);
+    });
+    if let Some(child) = child {
+        assert!(child.status.success(), "{child:?}");
+    }
+}
+
+#[test]
+fn a_clone_waits_for_the_write_that_uses_the_position() {
+    use futures_lite::AsyncWriteExt as _;
+    use std::io::Seek as _;
+    let dir = Dir::new();
+    let path = dir.path("file");
+    osier::run(|| {
+        let mut file = File::create(&path).unwrap();
+        let mut clone = file.try_clone().unwrap();
+        for round in 1..=4 {
+            osier::block_on(file.write_all(&[7; 200_000])).unwrap();
+            assert_eq!(clone.stream_position().unwrap(), round * 200_000);
+        }
+        // Each converts to a file of its own.
+        let (mut one, mut two) = (file.into_std().unwrap(), clone.into_std().unwrap());
+        one.rewind().unwrap();
+        assert_eq!(two.stream_position().unwrap(), 0);
+    });
+}
+
+#[test]
+fn a_large_read_of_a_file_in_memory_comes_in_pieces() {
+    use std::io::Read as _;
+    let dir = Dir::new();
+    let path = dir.path("file");
+    let bytes: Vec<u8> = (0..1 << 20).map(|number: u32| (number % 251) as u8).collect();
+    std::fs::write(&path, &bytes).unwrap();
+    osier::run(|| {
+        let mut file = File::open(&path).unwrap();
+        let mut all = vec![0; 2 << 20];
+        assert!((1..=256 << 10).contains(&file.read(&mut all).unwrap()));
+        let std = std::fs::File::open(&path).unwrap();
+        let mut at = 0;
+        loop {
+            let count = osier::io::read_at(&std, at as u64, &mut all[at..]).unwrap();
+            assert!(count <= 256 << 10);
+            at += count;
+            if count == 0 {
+                break;
+            }
+        }
+        assert!(all[..at] == bytes);
+    });
+}
+
+#[test]
+fn a_read_of_a_pipe_that_was_given_up_holds_up_no_write() {
+    use std::io::{Read as _, Write as _};
+    let dir = Dir::new();
+    let path = dir.path("pipe");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &path, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR).unwrap();
+    osier::run(|| {
+        let mut pipe = File::options().read(true).write(true).open(&path).unwrap();
+        let read = osier::timeout(Duration::from_millis(10), || pipe.read(&mut [0; 16]).map(drop));
+        assert!(!matches!(read, Ok(Ok(()))), "there is nothing to read");
+        osier::timeout(testkit::DEADLINE, || {
+            pipe.metadata().unwrap();
+            pipe.write_all(b"hello").unwrap();
+            pipe.flush().unwrap();
+        })
+        .unwrap();
+        // The read that was given up has them.
+        let mut bytes = [0; 5];
+        pipe.read_exact(&mut bytes).unwrap();
+        assert_eq!(&bytes, b"hello");
+        pipe.into_std().unwrap();
+    });
+}
+
+#[test]
+fn a_pipe_that_is_opened_with_a_flag_of_the_system_waits_without_a_thread() {
+    use std::io::{Read as _, Write as _};
+    let dir = Dir::new();
+    let path = dir.path("pipe");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &path, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR).unwrap();
+    osier::run(|| {
+        let nonblocking = rustix::fs::OFlags::NONBLOCK.bits() as i32;
+        // It does not wait for a writer.
+        let pipe = File::options()
+            .read(true)
+            .custom_flags(nonblocking)
+            .open(&path)
+            .unwrap();
+        let mut pipe = osier::io::Async::new(pipe.into_std().unwrap()).unwrap();
+        let mut writer = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+        let nothing = osier::timeout(Duration::from_millis(10), || pipe.read(&mut [0; 5]).map(drop));
+        assert!(!matches!(nothing, Ok(Ok(()))));
+        writer.write_all(b"hello").unwrap();
+        let mut bytes = [0; 5];
+        pipe.read_exact(&mut bytes).unwrap();
+        assert_eq!(&bytes, b"hello");
+    });
+}
+
+#[test]
+fn the_type_of_an_entry_needs_no_thread_of_the_pool() {
+    let dir = Dir::new();
+    std::fs::create_dir(dir.path("folder")).unwrap();
+    osier::run(|| {
+        let entry = fs::read_dir(&dir.0).unwrap().next().unwrap().unwrap();
+        let std::task::Poll::Ready(kind) = poll_once(pin!(entry.file_type_async())) else {
+            panic!("it is known");
+        };
+        assert!(kind.unwrap().is_dir() && entry.file_type().unwrap().is_dir());
+    });
+}

@@ -162,13 +162,6 @@ impl Disk {
         self.sweep_at = 64.max(2 * self.files.len());
     }
 
-    /// Another opening of an open file.
-    pub(crate) fn opened(&mut self, number: Number, host: usize) {
-        if let Some(content) = self.files.get_mut(&number) {
-            content.opened.push(host);
-        }
-    }
-
     pub(crate) fn closed(&mut self, number: Number, host: usize) {
         if let Some(content) = self.files.get_mut(&number)
             && let Some(at) = content.opened.iter().position(|&other| other == host)

@@ -429,3 +429,20 @@ fn files_work_as_futures_too() {
         });
     });
 }
+
+#[test]
+fn bytes_that_a_dropped_read_has_read_ahead_are_gone_after_a_truncation() {
+    use futures_lite::AsyncRead;
+    use std::pin::Pin;
+    use std::task::{Context, Waker};
+    sim::run(1, |_| {
+        fs::write("file", vec![7; 10_000]).unwrap();
+        let mut file = File::options().read(true).write(true).open("file").unwrap();
+        let mut bytes = [0; 1000];
+        let dropped = Pin::new(&mut file).poll_read(&mut Context::from_waker(Waker::noop()), &mut bytes);
+        assert!(dropped.is_pending());
+        osier::sleep(SECOND);
+        file.set_len(0).unwrap();
+        assert_eq!(file.read(&mut bytes).unwrap(), 0);
+    });
+}
