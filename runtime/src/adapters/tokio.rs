@@ -3,14 +3,17 @@
 //! tokio's own leaves (its sockets, its timers, `tokio::spawn`) find their runtime in a thread-local that
 //! [`Handle::enter`] sets. The guard of `enter` must not be held across a suspension: other fibers of the thread
 //! would see that runtime, and guards that are dropped out of order panic. So each poll, and the drop, enters the
-//! runtime anew.
+//! runtime anew. Both may call code that suspends the fiber; hooks leave the runtime for that time.
 
+use std::cell::Cell;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use pin_project_lite::pin_project;
 use tokio::runtime::Handle;
+
+use crate::worker::hook::{after_resume, before_suspend};
 
 /// Polls and drops `future` with the tokio runtime of `handle` entered. Between polls the runtime is not entered.
 ///
@@ -52,8 +55,7 @@ pin_project! {
     impl<F> PinnedDrop for WithTokio<F> {
         fn drop(this: Pin<&mut Self>) {
             let mut this = this.project();
-            let _entered = this.handle.enter();
-            this.future.set(None);
+            entered(this.handle, || this.future.set(None));
         }
     }
 }
@@ -63,10 +65,17 @@ impl<F: Future> Future for WithTokio<F> {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
         let this = self.project();
-        let _entered = this.handle.enter();
-        let future = this.future.as_pin_mut();
-        future.expect("only its drop takes it").poll(cx)
+        let future = this.future.as_pin_mut().expect("only its drop takes it");
+        entered(this.handle, || future.poll(cx))
     }
+}
+
+/// Runs `body` with the runtime entered, except while the fiber is suspended in it.
+fn entered<T>(handle: &Handle, body: impl FnOnce() -> T) -> T {
+    let guard = Cell::new(Some(handle.enter()));
+    let leave = || drop(guard.take());
+    let enter = || guard.set(guard.take().or_else(|| Some(handle.enter())));
+    before_suspend(&leave, || after_resume(&enter, body))
 }
 
 osier_queue::impl_debug!(WithTokio<F>, self => { .. });

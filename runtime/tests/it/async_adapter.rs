@@ -459,3 +459,45 @@ fn tokio_is_entered_for_each_poll_and_never_between() {
     drop(waiting);
     assert!(receiver.recv().unwrap());
 }
+
+/// The inner future makes blocking calls of Osier, in its polls and when it is dropped.
+#[cfg(feature = "tokio-rt")]
+#[test]
+fn tokio_is_left_while_a_fiber_is_suspended_inside_of_a_poll() {
+    use osier::adapters::tokio::with_tokio;
+    use tokio::runtime::{Builder, Handle};
+    let tokio = Builder::new_multi_thread().worker_threads(1).build().unwrap();
+    let entered = || Handle::try_current().is_ok();
+    struct SleepsAtDrop;
+    impl Drop for SleepsAtDrop {
+        fn drop(&mut self) {
+            osier::sleep(Duration::from_millis(5));
+            assert!(Handle::try_current().is_ok());
+        }
+    }
+    let handle = tokio.handle().clone();
+    osier::Runtime::builder().workers(1).build().unwrap().run(move || {
+        let fibers = [5, 10].map(|ms| {
+            let handle = handle.clone();
+            osier::spawn_local(move || {
+                osier::block_on(with_tokio(handle, async move {
+                    let _sleeps = SleepsAtDrop;
+                    osier::sleep(Duration::from_millis(ms));
+                    assert!(entered());
+                    // A runtime within the runtime: both are left and entered again in order.
+                    osier::block_on(with_tokio(Handle::current(), async { osier::yield_now() }));
+                    assert!(entered());
+                }));
+                assert!(!entered());
+            })
+        });
+        while fibers.iter().any(|fiber| !fiber.is_finished()) {
+            osier::sleep(Duration::from_millis(1));
+            assert!(!entered());
+        }
+        for fiber in fibers {
+            fiber.join().unwrap();
+        }
+        assert!(!entered());
+    });
+}
