@@ -429,3 +429,75 @@ fn a_child_is_killed_on_drop_if_asked_for() {
     });
     await_reaped(receiver.recv().unwrap());
 }
+
+/// Traces the process that it is told, as a debugger does, until its input ends.
+const TRACER: &str = r#"
+import ctypes, sys
+libc = ctypes.CDLL(None, use_errno=True)
+SEIZE = 0x4206
+libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
+libc.ptrace.restype = ctypes.c_long
+print(libc.ptrace(SEIZE, int(sys.argv[1]), None, None), flush=True)
+sys.stdin.read()
+"#;
+
+/// The processor time of this process, in milliseconds.
+fn cpu_ms() -> u64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
+    let fields: Vec<&str> = stat.rsplit_once(") ").unwrap().1.split(' ').collect();
+    // In ticks of 10 ms.
+    fields[11..13]
+        .iter()
+        .map(|ticks| ticks.parse::<u64>().unwrap() * 10)
+        .sum()
+}
+
+/// A test of its own process: it measures the processor time.
+#[test]
+fn a_child_that_ended_under_a_debugger_costs_no_processor_time() {
+    use std::io::{BufRead as _, BufReader};
+    let ran = testkit::in_a_child("a_child_that_ended_under_a_debugger_costs_no_processor_time", || {
+        for is_dropped in [false, true] {
+            let mut child = cat();
+            let pid = child.id();
+            let mut tracer = std::process::Command::new("python3");
+            tracer.args(["-c", TRACER, &pid.to_string()]);
+            let tracer = tracer.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+            let Ok(mut tracer) = tracer else {
+                return testkit::skip("no python3");
+            };
+            let mut answer = String::new();
+            BufReader::new(tracer.stdout.take().unwrap())
+                .read_line(&mut answer)
+                .unwrap();
+            if answer.trim() != "0" {
+                let _ = tracer.wait();
+                return testkit::skip("ptrace(2) is forbidden");
+            }
+            drop(child.stdin.take());
+            testkit::eventually("its end", || state_of(pid) == Some('Z'));
+            let before = cpu_ms();
+            let wait = Duration::from_secs(2);
+            if is_dropped {
+                drop(child);
+                thread::sleep(wait);
+                assert!(cpu_ms() - before < 200);
+                drop(tracer.stdin.take());
+                tracer.wait().unwrap();
+            } else {
+                osier::run(move || {
+                    assert!(osier::timeout(wait, || child.wait()).is_err());
+                    assert!(osier::timeout(wait, || osier::block_on(child.wait_async())).is_err());
+                    assert!(cpu_ms() - before < 200);
+                    drop(tracer.stdin.take());
+                    tracer.wait().unwrap();
+                    assert!(child.wait().unwrap().success());
+                });
+            }
+            await_reaped(pid);
+        }
+    });
+    if let Some(ran) = ran {
+        assert!(ran.status.success(), "{ran:?}");
+    }
+}

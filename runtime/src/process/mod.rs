@@ -14,10 +14,13 @@ mod pipe;
 mod reaper;
 
 use std::ffi::OsStr;
+use std::future::poll_fn;
 use std::io;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::pin::pin;
+use std::task::Poll;
+use std::time::Duration;
 
 pub use std::process::{ExitStatus, Output, Stdio};
 
@@ -25,8 +28,10 @@ pub use pipe::{ChildStderr, ChildStdin, ChildStdout};
 
 use rustix::process::{Pid, Signal, kill_process_group};
 
-use crate::wait;
+use crate::wait::sleep::Sleep;
+use crate::wait::{self, Stop};
 use crate::worker::affinity::unpinned;
+use crate::worker::context::now;
 use exit::Exit;
 
 /// A program to start, as [`std::process::Command`].
@@ -300,6 +305,13 @@ pub struct Child {
 
 const HERE: &str = "it is taken only by drop";
 
+/// The first pause between two looks at a child that has ended, but not for us yet: a debugger that traces it hears of the end before.
+const FIRST_PAUSE: Duration = Duration::from_millis(10);
+
+fn longer(pause: Duration) -> Duration {
+    (2 * pause).min(Duration::from_secs(1))
+}
+
 impl Child {
     /// The process id. After the child has been waited for, another process may have it.
     pub fn id(&self) -> u32 {
@@ -416,11 +428,19 @@ impl Child {
     /// The errors of [`try_wait`](Child::try_wait).
     pub fn wait(&mut self) -> io::Result<ExitStatus> {
         drop(self.stdin.take());
+        let mut pause = FIRST_PAUSE;
         loop {
             if let Some(status) = self.try_wait()? {
                 return Ok(status);
             }
             self.exit.wait()?;
+            if let Some(status) = self.try_wait()? {
+                return Ok(status);
+            }
+            match wait::wait(Some(now() + pause), None, |_| Poll::<()>::Pending) {
+                Ok(()) | Err(Stop::Elapsed) => pause = longer(pause),
+                Err(stop) => return Err(stop.into()),
+            }
         }
     }
 
@@ -431,11 +451,18 @@ impl Child {
     /// The errors of [`try_wait`](Child::try_wait).
     pub async fn wait_async(&mut self) -> io::Result<ExitStatus> {
         drop(self.stdin.take());
+        let mut pause = FIRST_PAUSE;
         loop {
             if let Some(status) = self.try_wait()? {
                 return Ok(status);
             }
             self.exit.wait_async().await?;
+            if let Some(status) = self.try_wait()? {
+                return Ok(status);
+            }
+            let mut timer = Sleep::new(pause);
+            poll_fn(|cx| timer.poll_elapsed(cx)).await?;
+            pause = longer(pause);
         }
     }
 

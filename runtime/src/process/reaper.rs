@@ -22,7 +22,7 @@ use super::exit::{Exit, adopt_without_pidfd};
 use crate::wait::flag;
 use crate::worker::service::start_service;
 
-/// The time between two looks at the children while poll(2) fails.
+/// The time between two looks at the children while poll(2) fails, or has nothing new to say.
 const WITHOUT_POLL: Duration = Duration::from_millis(50);
 
 struct Orphan {
@@ -78,16 +78,24 @@ fn start() -> std::io::Result<Arc<OwnedFd>> {
 
 fn reap(alarm: &OwnedFd) {
     let mut orphans: Vec<Orphan> = Vec::new();
+    let mut ended = 0;
     loop {
+        let reaped;
         {
             let mut shared = lock();
             orphans.append(&mut shared.new);
+            let count = orphans.len();
             // An error means that other code has waited for the child.
             orphans.retain_mut(|orphan| matches!(orphan.child.try_wait(), Ok(None)));
             if orphans.is_empty() {
                 shared.alarm = None;
                 return;
             }
+            reaped = count - orphans.len();
+        }
+        // A debugger that traces a child hears of its end before this process does.
+        if reaped < ended {
+            thread::sleep(WITHOUT_POLL);
         }
         let fds = orphans.iter().map(|orphan| orphan.pidfd.as_fd());
         let fds = fds.chain([alarm.as_fd()]);
@@ -98,6 +106,8 @@ fn reap(alarm: &OwnedFd) {
             // More children than the process may have descriptors now, or no memory.
             Err(_) => thread::sleep(WITHOUT_POLL),
         }
+        let children = &fds[..orphans.len()];
+        ended = children.iter().filter(|child| !child.revents().is_empty()).count();
         flag::take(alarm);
     }
 }
