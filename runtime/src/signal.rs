@@ -150,7 +150,7 @@ impl Signals {
     /// # Errors
     ///
     /// `InvalidInput` for a signal that does not exist or that cannot be listened for (`SIGKILL`, `SIGSTOP`; `SIGSEGV`,
-    /// `SIGFPE`, `SIGILL`, which no receiver could handle afterwards); too many open files.
+    /// `SIGBUS`, `SIGFPE`, `SIGILL`, which no receiver could handle afterwards); too many open files.
     pub fn new(signals: impl IntoIterator<Item = Signal>) -> io::Result<Signals> {
         let Ends { reader, writer } = flag::new()?;
         let mut listener = Signals {
@@ -164,7 +164,9 @@ impl Signals {
         };
         for signal in signals {
             let number = signal.as_raw();
-            if !(1..=64).contains(&number) || signal_hook_registry::FORBIDDEN.contains(&number) {
+            // The runtime has a handler for SIGBUS, as for SIGSEGV: a stack has overflowed, or the program is wrong.
+            let is_fault = number == rustix::process::Signal::BUS.as_raw();
+            if !(1..=64).contains(&number) || is_fault || signal_hook_registry::FORBIDDEN.contains(&number) {
                 let error =
                     format!("{signal} cannot be listened for: choose one that is sent, such as SIGTERM or SIGUSR1");
                 return Err(io::Error::new(io::ErrorKind::InvalidInput, error));
@@ -172,7 +174,9 @@ impl Signals {
             let shared = Arc::clone(&listener.shared);
             // SAFETY: all that it does is allowed in a signal handler (see the head of this file). The `Arc` in it is
             // dropped by `unregister`, never by the handler.
-            let id = unsafe { signal_hook_registry::register(number, move || shared.note(number)) }?;
+            let id = unsafe { signal_hook_registry::register(number, move || shared.note(number)) };
+            let id =
+                id.map_err(|error| io::Error::new(error.kind(), format!("{signal} cannot be listened for: {error}")))?;
             listener.registered.push(id);
         }
         Ok(listener)

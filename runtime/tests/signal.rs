@@ -146,7 +146,8 @@ fn ctrl_c_is_waited_for_in_both_colours() {
 
 #[test]
 fn what_cannot_be_listened_for_is_named() {
-    for number in [9, 19, 11, 0, -1, 65, 1 << 20] {
+    // SIGKILL, SIGSTOP, SIGSEGV, SIGBUS, one of the C library's own, and what is no signal.
+    for number in [9, 19, 11, 7, 32, 0, -1, 65, 1 << 20] {
         let error = Signals::new([Signal::from_raw(number)]).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidInput);
         assert!(error.to_string().contains(&format!("signal {number} ")), "{error}");
