@@ -213,6 +213,10 @@ impl<S: AsStream> AsyncRead for AsyncStream<S> {
         cx: &mut Context<'_>,
         bufs: &mut [IoSliceMut<'_>],
     ) -> Poll<io::Result<usize>> {
+        // As readv(2), which recvmsg(2) stands in for.
+        if bufs.iter().all(|buf| buf.is_empty()) {
+            return Poll::Ready(Ok(0));
+        }
         let this = &mut *self;
         let watched = this.stream.as_stream().watched();
         this.reading.poll_io(watched, Direction::Read, cx, |fd| {

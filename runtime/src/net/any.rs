@@ -112,8 +112,11 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// The system's error. A Unix socket has no such option.
+    /// `InvalidInput` for zero; the system's error. A Unix socket has no such option.
     pub fn set_user_timeout(&self, limit: Option<Duration>) -> io::Result<()> {
+        if limit == Some(Duration::ZERO) {
+            return Err(stream::zero_timeout("use None for no limit, or a longer one"));
+        }
         match self.0.watched.fd() {
             #[cfg(any(target_os = "linux", target_os = "android"))]
             Fd::System(fd) => {

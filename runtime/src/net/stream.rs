@@ -1,7 +1,8 @@
 //! The common part of TCP and Unix streams: reads and writes with timeouts, and the impls that std's streams have.
 //!
 //! Every receive and send sets `MSG_DONTWAIT`: the owner of a duplicate may have made the open file description
-//! blocking, which must not stop a worker. `MSG_NOSIGNAL` prevents `SIGPIPE` in programs that do not ignore it.
+//! blocking, which must not stop a worker. `MSG_NOSIGNAL` prevents `SIGPIPE` in programs that do not ignore it. sendfile(2) and splice(2)
+//! have neither flag.
 
 use std::fmt;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -150,6 +151,10 @@ impl Stream {
     }
 
     pub(crate) fn read_vectored(&self, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        // As readv(2), which recvmsg(2) stands in for.
+        if bufs.iter().all(|buf| buf.is_empty()) {
+            return Ok(0);
+        }
         self.receive(|fd| call::read_vectored(fd, bufs, self.watched.short_read()))
     }
 

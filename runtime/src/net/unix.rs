@@ -63,7 +63,7 @@ impl UnixStream {
     ///
     /// # Errors
     ///
-    /// `NotFound`, `ConnectionRefused`, `PermissionDenied`; `InvalidInput` for a path of more than 108 bytes or with a NUL.
+    /// `NotFound`, `ConnectionRefused`, `PermissionDenied`; `InvalidInput` for a path that is empty, of more than 108 bytes, or with a NUL.
     pub fn connect(path: impl AsRef<Path>) -> io::Result<UnixStream> {
         UnixStream::connect_to(&of_path(path.as_ref())?)
     }
@@ -185,8 +185,8 @@ impl UnixListener {
     ///
     /// # Errors
     ///
-    /// `AddrInUse` if the path exists, even as the file of a listener that is gone; `InvalidInput` for a path of more than
-    /// 108 bytes or with a NUL. Also the system's other errors.
+    /// `AddrInUse` if the path exists, even as the file of a listener that is gone; `InvalidInput` for a path that is
+    /// empty, of more than 108 bytes, or with a NUL. Also the system's other errors.
     #[doc(alias = "listen")]
     pub fn bind(path: impl AsRef<Path>) -> io::Result<UnixListener> {
         UnixListener::listen(&of_path(path.as_ref())?)
@@ -347,7 +347,7 @@ impl UnixDatagram {
     ///
     /// # Errors
     ///
-    /// `NotFound`, `ConnectionRefused` if nobody has bound that path, `InvalidInput` for a path of more than 108 bytes or with a NUL.
+    /// `NotFound`, `ConnectionRefused` if nobody has bound that path, `InvalidInput` for a path that is empty, of more than 108 bytes, or with a NUL.
     pub fn connect(&self, path: impl AsRef<Path>) -> io::Result<()> {
         Ok(rustix::net::connect(
             self.0.watched.fd().of_system(),
@@ -487,6 +487,13 @@ fn peer(fd: BorrowedFd<'_>) -> io::Result<UnixSocketAddr> {
 /// The address of this path.
 fn of_path(path: &Path) -> io::Result<SocketAddrUnix> {
     let bytes = path.as_os_str().len();
+    if bytes == 0 {
+        // The system would choose an abstract name, and listen where everybody may connect.
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "the path of a Unix socket is empty: name a file",
+        ));
+    }
     SocketAddrUnix::new(path).map_err(|error| {
         let reason = match bytes > PATH_BYTES as usize {
             true => format!("it has {bytes} bytes, and the system takes at most {PATH_BYTES}"),

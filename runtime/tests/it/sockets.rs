@@ -343,3 +343,18 @@ fn several_futures_read_one_stream_through_clones_of_its_arc() {
         }
     });
 }
+
+#[test]
+fn a_read_into_no_slices_is_empty_at_once() {
+    let check = || {
+        let (mut tcp, _server) = pair();
+        let (mut unix, _far) = UnixStream::pair().unwrap();
+        unix.set_read_timeout(Some(GENEROUS)).unwrap();
+        assert_eq!(tcp.read_vectored(&mut []).unwrap(), 0);
+        assert_eq!(unix.read_vectored(&mut []).unwrap(), 0);
+        let mut none = std::io::IoSliceMut::new(&mut []);
+        assert_eq!(unix.read_vectored(std::slice::from_mut(&mut none)).unwrap(), 0);
+    };
+    check();
+    on(1).run(check);
+}

@@ -102,7 +102,7 @@ fn names_of_all_kinds() {
 }
 
 #[test]
-fn a_path_that_is_too_long_is_invalid_input_that_names_it() {
+fn a_path_that_names_no_socket_is_invalid_input_that_says_why() {
     on(1).run(|| {
         let long = "x".repeat(200);
         let datagrams = UnixDatagram::unbound().unwrap();
@@ -122,6 +122,14 @@ fn a_path_that_is_too_long_is_invalid_input_that_names_it() {
         let error = UnixStream::connect("a\0b").unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
         assert!(error.to_string().contains(r"a\0b"), "{error}");
+        for error in [
+            UnixStream::connect("").unwrap_err(),
+            UnixListener::bind("").unwrap_err(),
+            UnixDatagram::bind("").unwrap_err(),
+        ] {
+            assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+            assert!(error.to_string().contains("is empty"), "{error}");
+        }
     });
 }
 
