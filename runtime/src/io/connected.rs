@@ -50,6 +50,8 @@ impl From<Disconnected> for io::Error {
 /// A poller that does not tell a half-close from bytes ([`read_closed`](crate::poll::Capabilities::read_closed): any
 /// but epoll) does not see one behind bytes that nobody reads. It does see a reset.
 ///
+/// It is for streams. A datagram socket counts as gone from the first datagram on that its peer's host refused.
+///
 /// The body meets that as a [cancellation](crate::Cancelled), and only the body: outside of this call nothing is
 /// cancelled. It may read and write the stream meanwhile.
 ///

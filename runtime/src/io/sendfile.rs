@@ -98,7 +98,7 @@ impl Found {
 /// for the pool.
 ///
 /// Not promised: that it never blocks the worker when somebody has made a duplicate of the stream blocking. sendfile(2)
-/// has no flag against that.
+/// has no flag against that. Neither that `SIGPIPE` is kept away from a program that does not ignore it, as Rust programs do.
 ///
 /// # Cancellation
 ///

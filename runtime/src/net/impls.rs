@@ -549,7 +549,8 @@ macro_rules! listener_impls {
             }
         }
 
-        /// Makes the socket blocking again, for all its duplicates too.
+        /// Makes the socket blocking again, for all its duplicates too: an `accept` of a duplicate that is left to Osier then stops its
+        /// whole worker. Convert into an `OwnedFd` if there are some.
         impl From<$type> for $std {
             fn from(listener: $type) -> $std {
                 let listener = <$std>::from(std::os::fd::OwnedFd::from(listener));

@@ -21,7 +21,7 @@ use crate::wait::socket::{Direction, ShortRead, Watched};
 use crate::wait::{self, simulated};
 use crate::worker::context::{self, Caller, now};
 
-/// The accept backlog: as large as the system allows (`/proc/sys/net/core/somaxconn`).
+/// The accept backlog. The system may allow less (`/proc/sys/net/core/somaxconn`).
 pub(crate) const BACKLOG: i32 = 4096;
 
 /// A TCP stream between a local and a remote socket, as [`std::net::TcpStream`].
