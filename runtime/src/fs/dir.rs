@@ -112,7 +112,7 @@ pub struct DirEntry(Kind);
 
 #[derive(Clone)]
 enum Kind {
-    /// With the type of the entry, which the system gives with the name, if that is so.
+    /// The type of the entry is `None` where the system does not give it with the name and it was not found.
     System(Arc<std::fs::DirEntry>, Option<FileType>),
     Simulated(Entry),
 }

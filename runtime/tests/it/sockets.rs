@@ -358,3 +358,15 @@ fn a_read_into_no_slices_is_empty_at_once() {
     check();
     on(1).run(check);
 }
+
+#[test]
+fn a_limit_of_zero_for_acknowledgements_is_refused() {
+    let (client, _server) = pair();
+    let client = osier::net::Stream::from(client);
+    client.set_user_timeout(Some(Duration::from_secs(2))).unwrap();
+    let zero = client.set_user_timeout(Some(Duration::ZERO)).unwrap_err();
+    assert_eq!(zero.kind(), ErrorKind::InvalidInput, "{zero}");
+    assert_eq!(rustix::net::sockopt::tcp_user_timeout(&client).unwrap(), 2000);
+    client.set_user_timeout(None).unwrap();
+    assert_eq!(rustix::net::sockopt::tcp_user_timeout(&client).unwrap(), 0);
+}

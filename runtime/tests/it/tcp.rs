@@ -897,15 +897,3 @@ fn a_limit_for_acknowledgements_that_the_system_cannot_count_is_the_nearest_that
     assert_eq!(set(Duration::from_micros(1)), 1, "zero would be none");
     assert_eq!(set(Duration::from_millis(1500)), 1500);
 }
-
-#[test]
-fn a_limit_of_zero_for_acknowledgements_is_refused() {
-    let (client, _server) = pair();
-    let client = Stream::from(client);
-    client.set_user_timeout(Some(Duration::from_secs(2))).unwrap();
-    let zero = client.set_user_timeout(Some(Duration::ZERO)).unwrap_err();
-    assert_eq!(zero.kind(), ErrorKind::InvalidInput, "{zero}");
-    assert_eq!(rustix::net::sockopt::tcp_user_timeout(&client).unwrap(), 2000);
-    client.set_user_timeout(None).unwrap();
-    assert_eq!(rustix::net::sockopt::tcp_user_timeout(&client).unwrap(), 0);
-}
