@@ -204,8 +204,6 @@ mod request;
 mod response;
 mod router;
 mod server;
-#[cfg(feature = "sse")]
-pub mod sse;
 pub mod test;
 #[cfg(any(feature = "fastcgi", feature = "proxy"))]
 pub mod upstream;
@@ -255,6 +253,8 @@ pub use response::error::Error;
 pub use response::html::Html;
 pub use response::into_response::IntoResponse;
 pub use response::rejection::Rejection;
+#[cfg(feature = "sse")]
+pub use response::sse;
 pub use response::{Fields, Response};
 pub use router::Router;
 pub use router::answer::Answer;

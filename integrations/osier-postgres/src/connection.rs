@@ -31,7 +31,7 @@ pub(crate) struct Session {
 /// The calls of a session.
 #[derive(Default)]
 struct Calls {
-    /// Those that run, that were given up, or after which the session ends.
+    /// Calls that run, that were given up, or after which the session ends.
     open: Cell<usize>,
     /// Whether one has failed since the last transaction began.
     has_failed: Cell<bool>,

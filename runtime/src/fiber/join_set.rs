@@ -60,7 +60,7 @@ use super::Builder;
 /// ```
 #[doc(alias("TaskTracker", "WaitGroup", "TaskGroup", "nursery"))]
 pub struct JoinSet<T> {
-    /// By id, so in the order of spawning.
+    /// Ordered by id, so by the time of spawning.
     running: BTreeMap<u64, JoinHandle<()>>,
     next: u64,
     sender: mpsc::Sender<Ended<T>>,

@@ -76,7 +76,7 @@ pub(super) async fn first_of_async(
 struct Attempts {
     /// The addresses that were not tried yet.
     untried: vec::IntoIter<SocketAddr>,
-    /// In the order in which they began.
+    /// The oldest one comes first.
     running: Vec<Attempt>,
     failed: Vec<(SocketAddr, io::Error)>,
     /// The time at which the next attempt begins although none has failed.

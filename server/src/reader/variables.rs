@@ -1,8 +1,8 @@
 //! The values of environment variables: they may be secrets, so no message about the file shows one.
 //!
 //! A message is made by code that knows nothing of variables. So it is searched for their values before it is noted. A value becomes
-//! `${NAME}` again, and a quoted piece of it `…`. The report shows the line of the file below. What stands in the file itself is no
-//! secret of a variable: names of keys, above all.
+//! `${NAME}` again, and a quoted piece of it `…`. The report shows the line of the file below. A text of the file itself is
+//! no secret of a variable: names of keys, above all.
 
 use std::ops::Range;
 

@@ -121,7 +121,7 @@ pub(crate) fn collect(service: &Service, task: Collecting) {
 /// The connections of a worker that have been asked to move, and are still there.
 #[derive(Default)]
 struct Asked {
-    /// By the address of the link, whose memory is not used again while there is a weak reference to it.
+    /// The key is the address of the link, whose memory is not used again while there is a weak reference to it.
     links: HashMap<*const Link, AskedLink>,
     /// When those that have ended were forgotten last.
     swept: Option<Instant>,

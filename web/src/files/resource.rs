@@ -416,7 +416,7 @@ mod tests {
         assert!(matches!(&second.plain.content, Content::Memory(bytes) if ***bytes == *b"two"));
     }
 
-    /// Within a tick of the clock of the file system, no date tells two states apart.
+    /// No date tells two states apart within one tick of the clock of the file system.
     #[test]
     fn what_has_just_changed_is_read_again_whatever_its_date() {
         let folder = Folder::new();

@@ -128,7 +128,7 @@ impl Burst<'_> {
 /// Where a request waits for its body.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
-    /// On this fiber.
+    /// This fiber.
     Here,
     Connection,
     #[cfg(feature = "h2")]

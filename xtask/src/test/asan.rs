@@ -1,9 +1,10 @@
-//! The step `asan`: the tests of the runtime and of the crates below it under AddressSanitizer, which also looks for memory that nobody frees.
+//! The step `asan`: the tests of the runtime and of the crates below it under AddressSanitizer, which also looks for memory that nobody
+//! frees.
 //!
-//! It takes a quarter of an hour of CPU time, so it runs once a week. It needs a nightly toolchain and nothing else. A feature of `osier-coro` tells the
-//! sanitizer of each switch of stacks.
+//! It takes a quarter of an hour of CPU time, so it runs once a week. It needs a nightly toolchain and nothing else. A feature of `osier-coro`
+//! tells the sanitizer of each switch of stacks.
 //!
-//! What lies on the stack of a suspended coroutine is unknown to the search for lost memory. So [`KEPT`] names what is kept there for ever, and what
+//! The search for lost memory does not look at the stacks of suspended coroutines. So [`KEPT`] names what is kept there for ever, and what
 //! tests lose on purpose.
 
 use super::executables::{self, Built, Executable, Plan};

@@ -27,12 +27,12 @@ const SLEEPS: &str = "select pg_sleep(600)";
 
 const INSERT: &str = "insert into ledger values ($1)";
 
-/// What is known about the rows that were inserted.
+/// The numbers of the rows that were inserted.
 #[derive(Default)]
 struct Books {
     next: AtomicI32,
     uses: AtomicUsize,
-    /// Those that must be there, and those that may be.
+    /// Rows that must be there, and rows that may be.
     kept: Mutex<HashSet<i32>>,
     unknown: Mutex<HashSet<i32>>,
 }
@@ -43,7 +43,7 @@ impl Books {
         self.next.fetch_add(1, Relaxed)
     }
 
-    /// Keeps a row if `commit` says so. What becomes of one whose connection ends meanwhile is not known.
+    /// Keeps a row if `commit` says so. It is unknown whether a row is there whose connection ends meanwhile.
     fn note(&self, number: i32, commit: impl FnOnce() -> Result<(), Error>) -> Result<(), Error> {
         let lock =
             |rows: &Mutex<HashSet<i32>>, number| rows.lock().unwrap_or_else(PoisonError::into_inner).insert(number);
@@ -174,7 +174,7 @@ fn while_restarting(error: &Error) {
     assert!(error.is_closed(), "{error:?}");
 }
 
-/// What users do to a connection.
+/// Does to a connection one of the things that users do.
 fn act(kind: u64, mut connection: Connection, books: &Books, number: i32) -> Result<(), Error> {
     let is_code = |error: &Error, code: &SqlState| error.code() == Some(code);
     match kind {

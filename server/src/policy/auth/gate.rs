@@ -41,7 +41,7 @@ pub struct Gate {
 #[derive(Default)]
 struct State {
     waiting: usize,
-    /// By client. None is everybody on a Unix socket.
+    /// One for each client. None is everybody on a Unix socket.
     lanes: HashMap<Option<ClientNetwork>, Lane>,
     comparing: HashMap<Key, Arc<Shared>>,
 }

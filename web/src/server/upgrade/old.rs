@@ -876,10 +876,8 @@ mod tests {
             let upgrade = Upgrade::made(None);
             let successor = upgrade.start_by(&Program::new("/none"), spawn).unwrap();
             let asked = osier::time::now();
-            let why = successor
-                .hand_over(|| panic!("it does not serve"))
-                .unwrap_err()
-                .to_string();
+            let handed = successor.hand_over(|| panic!("it does not serve"));
+            let why = handed.unwrap_err().to_string();
             assert_eq!(why, "the new process did not serve within 10s");
             assert!(since(asked) >= ANSWER && since(asked) < 2 * ANSWER);
             let next = upgrade.start(&Program::new("/none")).unwrap_err().to_string();
