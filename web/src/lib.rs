@@ -190,8 +190,6 @@ pub mod compress;
 mod conn;
 #[cfg(feature = "fastcgi")]
 pub mod fastcgi;
-#[cfg(feature = "fibers")]
-pub mod fibers;
 #[cfg(feature = "files")]
 pub mod files;
 mod invalid;
@@ -204,6 +202,8 @@ mod request;
 mod response;
 mod router;
 mod server;
+#[cfg(feature = "sse")]
+pub mod sse;
 pub mod test;
 #[cfg(any(feature = "fastcgi", feature = "proxy"))]
 pub mod upstream;
@@ -253,14 +253,14 @@ pub use response::error::Error;
 pub use response::html::Html;
 pub use response::into_response::IntoResponse;
 pub use response::rejection::Rejection;
-#[cfg(feature = "sse")]
-pub use response::sse;
 pub use response::{Fields, Response};
 pub use router::Router;
 pub use router::answer::Answer;
 pub use router::handler::Handler;
 pub use router::next::Next;
 pub use router::route::Route;
+#[cfg(feature = "fibers")]
+pub use server::fibers;
 pub use server::served::Served;
 #[cfg(feature = "upgrade")]
 pub use server::upgrade;

@@ -8,8 +8,6 @@ pub(crate) mod error;
 pub(crate) mod html;
 pub(crate) mod into_response;
 pub(crate) mod rejection;
-#[cfg(feature = "sse")]
-pub mod sse;
 
 use std::error::Error;
 use std::io::{self, Write};

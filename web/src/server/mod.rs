@@ -6,6 +6,8 @@ pub(crate) mod after_body;
 pub(crate) mod answer;
 pub(crate) mod burst;
 mod descriptors;
+#[cfg(feature = "fibers")]
+pub mod fibers;
 #[cfg(feature = "h2")]
 mod h2;
 mod kept;
