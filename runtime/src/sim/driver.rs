@@ -77,10 +77,11 @@ struct Machine {
 
 impl Driver {
     pub(super) fn new(shared: Rc<Shared>) -> Driver {
+        let start = lock(&shared.net).start;
         Driver {
             shared,
             machines: Vec::new(),
-            start: Instant::now(),
+            start,
             turn: 0,
             calm: 0,
             events: RefCell::new(Events::with_capacity(64)),

@@ -5,7 +5,7 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::net::{IpAddr, Shutdown, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, OnceLock};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use async_task::Runnable;
 use osier_poll::{Interest, Token};
@@ -74,6 +74,11 @@ fn name_of(fd: BorrowedFd<'_>) -> Option<u64> {
 /// The time of day.
 pub(crate) fn system_now() -> Option<SystemTime> {
     here::get_or_pooled(|here| here::lock(here.net).system_now(here.host))
+}
+
+/// The time on the clock of the host whose work for the pool this is.
+pub(crate) fn pooled_now() -> Option<Instant> {
+    here::get_or_pooled(|here| here::lock(here.net).host_now(here.host))
 }
 
 /// Takes work that blocks, if this is a simulation.

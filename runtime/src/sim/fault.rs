@@ -17,7 +17,7 @@ pub struct Link {
     pub latency: Duration,
     /// The longest time beyond `latency`. The seed decides how much of it a packet takes.
     pub jitter: Duration,
-    /// Bytes a second; `None` for no limit.
+    /// Bytes a second of each direction of each connection; `None` for no limit. Datagrams have none.
     pub bandwidth: Option<u64>,
     /// The bytes of one direction of a connection that its receiver may leave unread. A writer waits beyond that.
     pub buffer: usize,
@@ -63,7 +63,7 @@ pub struct Faults {
     pub short_write: u32,
     /// Segments of a stream that arrive in two parts.
     pub split: u32,
-    /// Lost packets. A stream sends them again after a while; a datagram is gone.
+    /// Lost packets between two hosts. A stream sends them again after a while; a datagram is gone.
     pub loss: u32,
     /// Datagrams that arrive twice.
     pub duplicate: u32,

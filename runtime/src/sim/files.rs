@@ -256,7 +256,14 @@ impl Opened {
     }
 
     pub(crate) fn sync(&self) -> io::Result<()> {
-        self.call(FileFault::Sync, |net| net.disk(self.disk.host).sync(self.number))
+        let host = self.disk.host;
+        self.disk.call(|net| match net.file_fault(host, FileFault::Sync) {
+            Ok(()) => net.disk(host).sync(self.number),
+            Err(error) => {
+                net.fail_sync(host, self.number);
+                Err(error)
+            }
+        })
     }
 }
 

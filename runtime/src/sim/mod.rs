@@ -76,7 +76,8 @@
 //! A disk is empty at first, apart from the directory for temporary files. A crash leaves the bytes that `sync_all` or `sync_data` has
 //! stored, and a first part of the later writes of each file, which the seed chooses. Names are in a journal: a crash keeps a first part of
 //! the changes since the directory was synced, and each change, such as a `rename`, as a whole. To sync a directory, open it and call
-//! `sync_all`. A program that is [killed](Host::kill) loses nothing. The model leaves out symbolic links, permissions and times of
+//! `sync_all`. A `sync_all` of a file that [fails](Faults::disk_error) has stored a first part of the writes before it, which the seed chooses; as
+//! on Linux, no later one stores the others. A file has at most 1 GiB. A program that is [killed](Host::kill) loses nothing. The model leaves out symbolic links, permissions and times of
 //! directories, and the time that a disk takes. [`fs::File::into_std`](crate::fs::File::into_std) gives a file of the system in memory, whose writes a crash loses and which
 //! has no faults.
 

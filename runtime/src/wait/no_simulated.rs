@@ -57,6 +57,12 @@ pub(crate) fn system_now() -> Option<std::time::SystemTime> {
     None
 }
 
+/// The time on the clock of the host whose work for the pool this is.
+#[inline(always)]
+pub(crate) fn pooled_now() -> Option<std::time::Instant> {
+    None
+}
+
 /// Takes work that blocks, if this is a simulation.
 #[inline(always)]
 pub(crate) fn defer(job: Runnable) -> Result<(), Runnable> {

@@ -345,7 +345,9 @@ pub(crate) fn set_panic_hook(inside: bool) -> bool {
 #[inline]
 #[doc(alias = "Instant")]
 pub fn now() -> Instant {
-    timekeeper(|worker| worker.clock().now()).unwrap_or_else(Instant::now)
+    timekeeper(|worker| worker.clock().now())
+        .or_else(simulated::pooled_now)
+        .unwrap_or_else(Instant::now)
 }
 
 /// The time of day: on a simulated host that of the simulation, elsewhere `SystemTime::now()`. A
@@ -362,7 +364,9 @@ pub fn system_now() -> SystemTime {
 /// When the current turn of this worker's loop began: a clock that costs nothing to read and is late by as long as the
 /// fibers of this turn have run. On a plain thread, the present.
 pub fn coarse_now() -> Instant {
-    timekeeper(|worker| worker.now()).unwrap_or_else(Instant::now)
+    timekeeper(|worker| worker.now())
+        .or_else(simulated::pooled_now)
+        .unwrap_or_else(Instant::now)
 }
 
 impl Stamp {

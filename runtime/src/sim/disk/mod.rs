@@ -29,6 +29,8 @@ pub(crate) use names::Number;
 
 /// The writes of a file that are kept apart. With one more, the oldest becomes durable.
 const UNSYNCED: usize = 1024;
+/// The bytes of the longest file. What a crash leaves of it is in memory, its holes too.
+const LONGEST: u64 = 1 << 30;
 /// The permission bits that a new file does not get: the umask of every host.
 const UMASK: u32 = 0o022;
 
@@ -49,6 +51,8 @@ struct Content {
     file: fs::File,
     durable: Vec<u8>,
     unsynced: VecDeque<Change>,
+    /// Whether a sync that failed has dropped changes, which programs still see.
+    has_dropped: bool,
     /// The hosts that have it open, once for each opening.
     opened: Vec<usize>,
 }
@@ -201,6 +205,9 @@ impl Disk {
             Some(size) => size.saturating_sub(self.used()).saturating_add(len).saturating_sub(at),
             None => u64::MAX,
         };
+        if at.saturating_add(bytes.len() as u64) > LONGEST {
+            return Err(Errno::FBIG.into());
+        }
         let count = usize::try_from(room).unwrap_or(usize::MAX).min(bytes.len());
         let content = self.content(number)?;
         if count > 0 {
@@ -224,6 +231,9 @@ impl Disk {
         if len > before && is_refused {
             return Err(Errno::NOSPC.into());
         }
+        if len > LONGEST {
+            return Err(Errno::FBIG.into());
+        }
         let content = self.content(number)?;
         file.set_len(len)?;
         touch(file, time)?;
@@ -239,6 +249,21 @@ impl Disk {
             self.content(number)?.keep(usize::MAX);
         }
         Ok(())
+    }
+
+    /// A sync of a file fails: `draw` chooses how many of its changes are durable, and no later sync stores the others. Linux takes the
+    /// pages for written, too.
+    pub(crate) fn fail_sync(&mut self, number: Number, draw: Draw<'_>) {
+        let Some(content) = self
+            .files
+            .get_mut(&number)
+            .filter(|content| !content.unsynced.is_empty())
+        else {
+            return;
+        };
+        content.keep(draw(content.unsynced.len()));
+        content.has_dropped |= !content.unsynced.is_empty();
+        content.unsynced.clear();
     }
 
     pub(crate) fn read(&mut self, path: &Path) -> io::Result<Vec<u8>> {
@@ -399,6 +424,7 @@ impl Content {
             file,
             durable: Vec::new(),
             unsynced: VecDeque::new(),
+            has_dropped: false,
             opened: Vec::new(),
         }
     }
@@ -424,12 +450,12 @@ impl Content {
 
     /// Loses the changes that are not durable but some first ones, and a part of the next. Open files keep the old bytes.
     fn crash(&mut self, draw: Draw<'_>) -> io::Result<usize> {
-        if self.unsynced.is_empty() {
+        if self.unsynced.is_empty() && !self.has_dropped {
             return Ok(0);
         }
         let kept = draw(self.unsynced.len());
         self.keep(kept);
-        let lost = self.unsynced.len();
+        let lost = self.unsynced.len() + usize::from(std::mem::take(&mut self.has_dropped));
         if let Some(Change::Bytes(at, mut bytes)) = self.unsynced.pop_front() {
             bytes.truncate(draw(bytes.len()));
             if !bytes.is_empty() {

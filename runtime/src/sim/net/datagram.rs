@@ -143,10 +143,16 @@ impl Net {
             }
         }
         let at = self.now + self.latency_between(host, origin);
-        self.schedule(at, Event::Unreachable(sender));
+        self.schedule(at, Event::Unreachable(sender, host));
     }
 
-    pub(super) fn unreachable(&mut self, id: Id) {
+    pub(super) fn unreachable(&mut self, id: Id, from: usize) {
+        let Some(to) = self.sockets.get(&id).map(|socket| socket.host) else {
+            return;
+        };
+        if self.is_lost(from, to) {
+            return;
+        }
         let Ok(socket) = self.socket(id) else { return };
         if matches!(&socket.kind, Kind::Datagrams(datagrams) if datagrams.remote.is_some()) {
             socket.error = Some(Errno::CONNREFUSED);

@@ -5,8 +5,8 @@ use std::io;
 use rustix::io::Errno;
 
 use super::Net;
-use crate::sim::choices::About;
-use crate::sim::disk::Disk;
+use crate::sim::choices::{About, Choices};
+use crate::sim::disk::{Disk, Number};
 
 /// A call on a file that may fail by chance.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -53,6 +53,12 @@ impl Net {
         Ok(())
     }
 
+    /// Notes a sync that fails by chance.
+    pub(crate) fn fail_sync(&mut self, host: usize, number: Number) {
+        let Net { choices, disks, .. } = self;
+        disks[self.hosts[host].disk].fail_sync(number, &mut |most| draw_up_to(choices, most));
+    }
+
     /// Puts values in an order from the seed.
     pub(crate) fn shuffle<T>(&mut self, values: &mut [T]) {
         let positions = 1..u32::try_from(values.len()).expect("a directory has few entries");
@@ -75,15 +81,16 @@ impl Net {
         if self.hosts.iter().any(|other| other.disk == disk && other.up) {
             return Ok(());
         }
-        let choices = &mut self.choices;
-        let mut draw = |most: usize| {
-            let bound = u32::try_from(most).unwrap_or(u32::MAX).saturating_add(1);
-            choices.draw(About::Disk, bound) as usize
-        };
-        let lost = self.disks[disk].crash(&mut draw)?;
+        let Net { choices, disks, .. } = self;
+        let lost = disks[disk].crash(&mut |most| draw_up_to(choices, most))?;
         if lost > 0 {
             self.note(host, format_args!("unsynced changes lost: {lost}"));
         }
         Ok(())
     }
+}
+
+fn draw_up_to(choices: &mut Choices, most: usize) -> usize {
+    let bound = u32::try_from(most).unwrap_or(u32::MAX).saturating_add(1);
+    choices.draw(About::Disk, bound) as usize
 }

@@ -21,7 +21,7 @@ use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use osier_poll::{Interest, Ready, Token};
 use rustix::io::Errno;
@@ -52,6 +52,8 @@ const NOBODY: usize = usize::MAX;
 const EPHEMERAL: u16 = 49152;
 
 pub(crate) struct Net {
+    /// The beginning on the clocks of all hosts.
+    pub(crate) start: Instant,
     /// The time since the beginning, in nanoseconds.
     pub(crate) now: u64,
     pub(crate) choices: Choices,
@@ -132,7 +134,10 @@ enum Event {
     Arrive(Id),
     /// This sender learns that so many bytes were read. The last number counts the earlier attempts.
     Credit(Id, usize, u32),
+    /// The answer to a segment for an end that is gone.
     Reset(Id),
+    /// This sender asks for room. The number counts its earlier attempts.
+    Probe(Id, u32),
     Reap(Id),
     Datagram {
         sender: Id,
@@ -141,7 +146,8 @@ enum Event {
         to: SocketAddr,
         bytes: Vec<u8>,
     },
-    Unreachable(Id),
+    /// The answer of this host to a datagram for a port that nobody has.
+    Unreachable(Id, usize),
 }
 
 impl PartialEq for Scheduled {
@@ -167,6 +173,7 @@ impl Ord for Scheduled {
 impl Net {
     pub(crate) fn new(choices: Choices, trace: Trace, link: Link, faults: Faults) -> Net {
         Net {
+            start: Instant::now(),
             now: 0,
             choices,
             trace,
@@ -232,7 +239,8 @@ impl Net {
             Event::Answer(client, server) => self.answer(client, server),
             Event::Arrive(sender) => self.arrive(sender),
             Event::Credit(sender, count, attempt) => self.credit(sender, count, attempt),
-            Event::Reset(socket) => self.fail(socket, Errno::CONNRESET),
+            Event::Reset(sender) => self.reset_arrives(sender),
+            Event::Probe(sender, attempt) => self.probe(sender, attempt),
             Event::Reap(socket) => self.reap(socket),
             Event::Datagram {
                 sender,
@@ -241,7 +249,7 @@ impl Net {
                 to,
                 bytes,
             } => self.datagram(sender, host, from, to, bytes),
-            Event::Unreachable(socket) => self.unreachable(socket),
+            Event::Unreachable(socket, from) => self.unreachable(socket, from),
         }
         true
     }
@@ -288,6 +296,7 @@ impl Net {
     /// Cuts the link from one host to another, until it is healed.
     pub(crate) fn cut(&mut self, from: usize, to: usize) {
         self.cuts.insert((from, to), None);
+        self.ask_for_room_between(|host, peer| (host, peer) == (from, to) || (peer, host) == (from, to));
     }
 
     pub(crate) fn heal(&mut self, from: usize, to: usize) {
@@ -417,6 +426,11 @@ impl Net {
             true => Ok(()),
             false => Err(Errno::NETDOWN.into()),
         }
+    }
+
+    /// The time on the clock of a host.
+    pub(crate) fn host_now(&self, host: usize) -> Instant {
+        self.start + Duration::from_nanos(self.now + self.hosts[host].ahead)
     }
 
     /// The time of day at a host.
@@ -556,6 +570,7 @@ impl Net {
         self.kill(host);
         self.hosts[host].listeners.clear();
         self.hosts[host].datagrams.clear();
+        self.ask_for_room_between(|_, peer| peer == host);
     }
 
     /// The host's program dies, and its system closes its files and the sockets that no other program has.

@@ -3,6 +3,9 @@
 //! A direction is the sender's queue of segments. Only the first segment has an event, so segments arrive in order, and a lost one
 //! delays the others, as with TCP. The sender counts the bytes that its peer has not read as `outstanding`, which bounds the bytes in
 //! flight and the bytes that have arrived together.
+//!
+//! A reset travels as packets do. That of an end that gives up is its last segment, behind its bytes. That of a host that gets a segment for
+//! an end that is gone is an event of its own; if it is lost, so was the segment, which is sent again.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -55,6 +58,8 @@ pub(super) struct Stream {
     losses: u32,
     /// Whether the program has closed this end.
     orphan: bool,
+    /// Whether this end has given up: its last segment resets the peer.
+    aborted: bool,
     /// Whether the peer has received the end.
     end_arrived: bool,
 }
@@ -62,7 +67,14 @@ pub(super) struct Stream {
 struct Segment {
     at: u64,
     bytes: Vec<u8>,
-    is_end: bool,
+    kind: Carries,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Carries {
+    Bytes,
+    End,
+    Reset,
 }
 
 impl Stream {
@@ -84,6 +96,7 @@ impl Stream {
             free_at: 0,
             losses: 0,
             orphan: false,
+            aborted: false,
             end_arrived: false,
         }
     }
@@ -107,6 +120,11 @@ impl Stream {
 
     fn is_over(&self) -> bool {
         self.orphan && self.end_arrived && self.ended
+    }
+
+    /// Whether only its peer's reading lets this end go on.
+    fn waits_for_room(&self) -> bool {
+        self.phase == Phase::Open && self.outstanding >= self.room && self.sent.is_empty()
     }
 }
 
@@ -215,7 +233,7 @@ impl Net {
             return self.fail(client, Errno::HOSTUNREACH);
         }
         let loss = self.faults.loss;
-        let listener = match self.is_lost(from, to) || self.choices.once_in(About::Fault, loss) {
+        let listener = match self.is_lost(from, to) || (from != to && self.choices.once_in(About::Fault, loss)) {
             true => None,
             false => Some(self.listener(to, remote)),
         };
@@ -285,10 +303,7 @@ impl Net {
 
     pub(super) fn answer(&mut self, client: Id, server: Option<Id>) {
         let Some((host, stream)) = self.stream(client) else {
-            // The client is gone.
-            return server
-                .into_iter()
-                .for_each(|server| self.fail(server, Errno::CONNRESET));
+            return server.into_iter().for_each(|server| self.answer_nobody(server));
         };
         let (peer_host, local, remote) = (stream.peer_host, stream.local, stream.remote);
         if self.is_lost(peer_host, host) {
@@ -304,6 +319,18 @@ impl Net {
         stream.losses = 0;
         self.note(host, format_args!("connected {local}>{remote}"));
         self.tell(client, Ready::WRITABLE);
+    }
+
+    /// The client is gone. If its host is not, that resets the server's end.
+    fn answer_nobody(&mut self, server: Id) {
+        let Some((from, stream)) = self.stream(server) else {
+            return;
+        };
+        let to = stream.peer_host;
+        if !self.is_lost(from, to) {
+            let at = self.now + self.latency_between(to, from);
+            self.schedule(at, Event::Reset(server));
+        }
     }
 
     /// The client asks again later, as after the loss of its question, until both give up.
@@ -351,11 +378,11 @@ impl Net {
         let split = self.faults.split;
         if self.choices.once_in(About::Fault, split) {
             let second = bytes.split_off(count - self.draw_size(count));
-            self.send(id, bytes, false);
+            self.send(id, bytes, Carries::Bytes);
             bytes = second;
         }
         if !bytes.is_empty() {
-            self.send(id, bytes, false);
+            self.send(id, bytes, Carries::Bytes);
         }
         Ok(count)
     }
@@ -365,7 +392,7 @@ impl Net {
     }
 
     /// Sends a segment.
-    fn send(&mut self, id: Id, bytes: Vec<u8>, is_end: bool) {
+    fn send(&mut self, id: Id, bytes: Vec<u8>, kind: Carries) {
         let Some((host, stream)) = self.stream(id) else { return };
         let to = stream.peer_host;
         let link = self.link(host, to);
@@ -384,7 +411,7 @@ impl Net {
         stream.last_at = stream.last_at.max(stream.free_at + latency);
         stream.outstanding += bytes.len();
         let at = stream.last_at;
-        stream.sent.push_back(Segment { at, bytes, is_end });
+        stream.sent.push_back(Segment { at, bytes, kind });
         if stream.sent.len() == 1 {
             self.schedule(at, Event::Arrive(id));
         }
@@ -397,7 +424,8 @@ impl Net {
         };
         let (to, peer, names) = (stream.peer_host, stream.peer, (stream.local, stream.remote));
         let Some(segment) = stream.sent.front() else { return };
-        let (len, is_end) = (segment.bytes.len(), segment.is_end);
+        let (len, kind) = (segment.bytes.len(), segment.kind);
+        let is_end = kind == Carries::End;
         let peer = match peer.filter(|&peer| self.stream(peer).is_some()) {
             Some(peer) => self
                 .stream(peer)
@@ -405,8 +433,18 @@ impl Net {
                 .then_some(Some(peer)),
             None => Some(None),
         };
-        if self.is_lost(from, to) || peer.is_none() {
+        if self.is_lost(from, to) {
             return self.lose(sender);
+        }
+        if peer.is_none() {
+            return self.send_again(sender);
+        }
+        if kind == Carries::Reset {
+            self.sockets.remove(&sender);
+            return peer
+                .flatten()
+                .into_iter()
+                .for_each(|peer| self.fail(peer, Errno::CONNRESET));
         }
         let reset = self.faults.reset;
         if self.choices.once_in(About::Fault, reset) {
@@ -417,11 +455,19 @@ impl Net {
             net.stream(peer)
                 .is_some_and(|(_, peer)| !peer.orphan && peer.phase == Phase::Open)
         };
+        let gave_up = |net: &mut Net, peer| net.stream(peer).is_some_and(|(_, peer)| peer.aborted);
+        if peer.flatten().is_some_and(|peer| gave_up(self, peer)) {
+            // Its reset is on the way.
+            self.next_segment(sender);
+            return;
+        }
         let Some(peer) = peer.flatten().filter(|&peer| is_end || takes_bytes(self, peer)) else {
-            // The program has closed the receiving end.
-            peer.flatten()
-                .into_iter()
-                .for_each(|peer| drop(self.sockets.remove(&peer)));
+            // The program has closed the receiving end, or that has failed.
+            if let Some(peer) = peer.flatten()
+                && self.stream(peer).is_some_and(|(_, peer)| peer.orphan)
+            {
+                self.sockets.remove(&peer);
+            }
             let at = self.now + self.latency_between(to, from);
             return self.schedule(at, Event::Reset(sender));
         };
@@ -462,9 +508,10 @@ impl Net {
     fn deliver(&mut self, peer: Id, segment: Segment) {
         let Some((_, stream)) = self.stream(peer) else { return };
         stream.arrived.extend(segment.bytes);
-        stream.ended |= segment.is_end;
+        let is_end = segment.kind == Carries::End;
+        stream.ended |= is_end;
         let mut news = Ready::READABLE;
-        if segment.is_end {
+        if is_end {
             news |= Ready::READ_CLOSED;
             if stream.write_shut {
                 news |= Ready::HUP | Ready::WRITABLE;
@@ -473,8 +520,18 @@ impl Net {
         self.tell(peer, news);
     }
 
-    /// Sends the first segment again later.
+    /// Sends the first segment again later. An end that has given up sends nothing again.
     fn lose(&mut self, sender: Id) {
+        let Some((_, stream)) = self.stream(sender) else { return };
+        if stream.aborted {
+            let peer = stream.peer;
+            self.sockets.remove(&sender);
+            return peer.into_iter().for_each(|peer| self.ask_for_room(peer));
+        }
+        self.send_again(sender);
+    }
+
+    fn send_again(&mut self, sender: Id) {
         let Some((_, stream)) = self.stream(sender) else { return };
         stream.losses += 1;
         let losses = stream.losses;
@@ -557,6 +614,57 @@ impl Net {
         }
     }
 
+    /// A reset arrives that answers a segment of this sender, if it is not lost.
+    pub(super) fn reset_arrives(&mut self, sender: Id) {
+        let Some((host, stream)) = self.stream(sender) else {
+            return;
+        };
+        let (from, is_idle) = (stream.peer_host, stream.sent.is_empty());
+        match self.is_lost(from, host) {
+            false => self.fail(sender, Errno::CONNRESET),
+            true if is_idle => {}
+            true => self.lose(sender),
+        }
+    }
+
+    /// Lets a sender that waits for room ask for it, because its peer or the way to it may be gone. TCP asks all senders without room, always.
+    pub(super) fn ask_for_room(&mut self, sender: Id) {
+        if self.stream(sender).is_some_and(|(_, stream)| stream.waits_for_room()) {
+            self.schedule(self.now + again_after(0), Event::Probe(sender, 0));
+        }
+    }
+
+    /// As [`ask_for_room`](Net::ask_for_room) for all ends whose hosts and whose peers' hosts are these.
+    pub(super) fn ask_for_room_between(&mut self, is_concerned: impl Fn(usize, usize) -> bool) {
+        let concerned = |(&id, socket): (&Id, &super::Socket)| match &socket.kind {
+            Kind::Stream(stream) => is_concerned(socket.host, stream.peer_host).then_some(id),
+            _ => None,
+        };
+        let ends: Vec<Id> = self.sockets.iter().filter_map(concerned).collect();
+        ends.into_iter().for_each(|id| self.ask_for_room(id));
+    }
+
+    /// The peer's host answers a question for room, if neither is lost.
+    pub(super) fn probe(&mut self, sender: Id, attempt: u32) {
+        let Some((from, stream)) = self.stream(sender) else {
+            return;
+        };
+        if !stream.waits_for_room() {
+            return;
+        }
+        let (to, peer) = (stream.peer_host, stream.peer);
+        if self.is_lost(from, to) || self.is_lost(to, from) {
+            return match attempt >= SENDS {
+                true => self.fail(sender, Errno::TIMEDOUT),
+                false => self.schedule(self.now + again_after(attempt), Event::Probe(sender, attempt + 1)),
+            };
+        }
+        let peer = peer.and_then(|peer| self.stream(peer));
+        if peer.is_none_or(|(_, peer)| peer.phase == Phase::Dead) {
+            self.fail(sender, Errno::CONNRESET);
+        }
+    }
+
     pub(crate) fn unacknowledged(&self, id: Id) -> Option<i32> {
         match &self.sockets.get(&id)?.kind {
             Kind::Stream(stream) => Some(stream.sent.iter().map(|segment| segment.bytes.len()).sum::<usize>() as i32),
@@ -576,7 +684,7 @@ impl Net {
         let ends = how != Shutdown::Read && !stream.write_shut;
         if ends {
             stream.write_shut = true;
-            self.send(id, Vec::new(), true);
+            self.send(id, Vec::new(), Carries::End);
         }
         let news = self.readiness(id);
         self.tell(id, news);
@@ -602,7 +710,8 @@ impl Net {
     fn ends(&self, from: usize, to: usize) -> Vec<Id> {
         let between = |(&id, socket): (&Id, &super::Socket)| match &socket.kind {
             Kind::Stream(stream) => {
-                (socket.host == from && stream.peer_host == to && stream.phase == Phase::Open).then_some(id)
+                (socket.host == from && stream.peer_host == to && stream.phase == Phase::Open && !stream.aborted)
+                    .then_some(id)
             }
             _ => None,
         };
@@ -621,17 +730,20 @@ impl Net {
         if stream.phase == Phase::Dead {
             return;
         }
+        let peer = stream.peer.take();
         if stream.orphan {
             self.sockets.remove(&id);
-            return;
+        } else {
+            stream.phase = Phase::Dead;
+            stream.sent.clear();
+            if let Ok(socket) = self.socket(id) {
+                socket.error = Some(error);
+            }
+            self.tell(id, Ready::READABLE | Ready::WRITABLE | Ready::HUP | Ready::ERROR);
         }
-        stream.phase = Phase::Dead;
-        stream.peer = None;
-        stream.sent.clear();
-        if let Ok(socket) = self.socket(id) {
-            socket.error = Some(error);
+        if error == Errno::TIMEDOUT {
+            peer.into_iter().for_each(|peer| self.ask_for_room(peer));
         }
-        self.tell(id, Ready::READABLE | Ready::WRITABLE | Ready::HUP | Ready::ERROR);
     }
 
     /// The program has closed its last value of this end.
@@ -651,7 +763,7 @@ impl Net {
             let ends = !stream.write_shut;
             stream.write_shut = true;
             if ends {
-                self.send(id, Vec::new(), true);
+                self.send(id, Vec::new(), Carries::End);
             }
             match self.stream(id).is_some_and(|(_, stream)| stream.is_over()) {
                 true => drop(self.sockets.remove(&id)),
@@ -660,17 +772,13 @@ impl Net {
         }
     }
 
-    /// Removes an end, and resets its peer.
+    /// Gives an end up: what it has sent may still arrive, and then a reset.
     pub(super) fn abort(&mut self, id: Id) {
-        let Some((host, stream)) = self.stream(id) else { return };
-        let (peer, peer_host) = (stream.peer, stream.peer_host);
-        self.sockets.remove(&id);
-        if let Some(peer) = peer
-            && !self.is_lost(host, peer_host)
-        {
-            let at = self.now + self.latency_between(host, peer_host);
-            self.schedule(at, Event::Reset(peer));
-        }
+        let Some((_, stream)) = self.stream(id) else { return };
+        stream.orphan = true;
+        stream.aborted = true;
+        stream.arrived.clear();
+        self.send(id, Vec::new(), Carries::Reset);
     }
 
     /// Forgets an end that was closed long ago, unless it still sends.

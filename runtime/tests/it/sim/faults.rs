@@ -2,7 +2,7 @@
 
 use super::{SECOND, echo, echo_server};
 use osier::net::{TcpListener, TcpStream, UdpSocket};
-use osier::sim::{self, Faults, Sim};
+use osier::sim::{self, Faults, Link, Sim};
 use std::cell::{Cell, RefCell};
 use std::io::{ErrorKind, Read, Write};
 use std::rc::Rc;
@@ -70,6 +70,173 @@ fn a_partition_ends_a_connection_that_waits_for_room() {
         assert_eq!(stream.write(b"x").unwrap_err().kind(), ErrorKind::TimedOut);
         let took = world.elapsed() - before;
         assert!((600 * SECOND..2000 * SECOND).contains(&took), "{took:?}");
+    });
+}
+
+/// The error of a write without room, after the server has lost its end without a word.
+fn error_without_room(loses: fn(&sim::World, &sim::Host)) -> ErrorKind {
+    let sim = Sim::new(1).limit(4 * 3600 * SECOND);
+    sim.run(move |world| {
+        let server = world.host("server", || -> std::io::Result<()> {
+            let listener = TcpListener::bind("0.0.0.0:7")?;
+            osier::sleep(10 * SECOND);
+            drop(listener);
+            osier::sleep(4 * 3600 * SECOND);
+            Ok(())
+        });
+        osier::sleep(SECOND);
+        let mut stream = TcpStream::connect("server:7").unwrap();
+        stream.write_all(&[0; 64 << 10]).unwrap();
+        osier::sleep(2 * SECOND);
+        loses(world, &server);
+        stream.write(b"x").unwrap_err().kind()
+    })
+}
+
+#[test]
+fn a_writer_without_room_learns_that_its_peer_is_gone() {
+    let restarted = error_without_room(|_, server| {
+        server.crash();
+        server.restart();
+    });
+    assert_eq!(restarted, ErrorKind::ConnectionReset);
+    let healed = error_without_room(|world, server| {
+        world.partition(&world.here(), server);
+        osier::sleep(20 * SECOND);
+        world.heal(&world.here(), server);
+    });
+    assert_eq!(healed, ErrorKind::ConnectionReset);
+    assert_eq!(error_without_room(|_, server| server.crash()), ErrorKind::TimedOut);
+    let cut = error_without_room(|world, server| world.cut(server, &world.here()));
+    assert_eq!(cut, ErrorKind::TimedOut);
+}
+
+#[test]
+fn a_reset_takes_no_link_that_is_cut() {
+    sim::run(1, |world| {
+        let server = world.host("server", || -> std::io::Result<()> {
+            let _stream = TcpListener::bind("0.0.0.0:7")?.accept()?;
+            osier::sleep(1000 * SECOND);
+            Ok(())
+        });
+        osier::sleep(SECOND);
+        let mut stream = TcpStream::connect("server:7").unwrap();
+        world.cut(&server, &world.here());
+        server.kill();
+        osier::sleep(SECOND);
+        stream.write_all(b"x").unwrap();
+        stream.set_read_timeout(Some(30 * SECOND)).unwrap();
+        assert_eq!(stream.read(&mut [0]).unwrap_err().kind(), ErrorKind::TimedOut);
+        world.heal(&server, &world.here());
+        stream.set_read_timeout(Some(300 * SECOND)).unwrap();
+        assert_eq!(
+            stream.read(&mut [0]).unwrap_err().kind(),
+            ErrorKind::ConnectionReset,
+            "the byte is sent again, and its answer arrives"
+        );
+    });
+}
+
+#[test]
+fn a_client_without_power_resets_nothing() {
+    let link = Link {
+        latency: SECOND / 10,
+        jitter: Duration::ZERO,
+        ..Link::default()
+    };
+    Sim::new(1).link(link).run(|world| {
+        let server = world.host("server", || -> std::io::Result<()> {
+            let (mut stream, _) = TcpListener::bind("0.0.0.0:7")?.accept()?;
+            stream.set_read_timeout(Some(60 * SECOND))?;
+            assert_eq!(stream.read(&mut [0]).unwrap_err().kind(), ErrorKind::TimedOut);
+            Ok(())
+        });
+        osier::sleep(SECOND);
+        let client = world.host("client", || TcpStream::connect("server:7").map(drop));
+        // Its question has arrived, and the answer is on the way.
+        osier::sleep(SECOND * 3 / 20);
+        client.crash();
+        server.wait();
+    });
+}
+
+#[test]
+fn an_unreachable_port_is_told_on_no_link_that_is_cut() {
+    sim::run(1, |world| {
+        let server = world.host("server", || osier::sleep(1000 * SECOND));
+        osier::sleep(SECOND);
+        let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+        socket.connect("server:9").unwrap();
+        let receive = || {
+            socket.send(b"x").unwrap();
+            osier::timeout(SECOND, || socket.recv(&mut [0]).unwrap_err().kind()).ok()
+        };
+        assert_eq!(receive(), Some(ErrorKind::ConnectionRefused));
+        world.cut(&server, &world.here());
+        assert_eq!(receive(), None);
+    });
+}
+
+#[test]
+fn an_end_that_has_failed_stays_its_programs() {
+    let sim = Sim::new(1).limit(24 * 3600 * SECOND);
+    sim.run(|world| {
+        let server = world.host("server", || -> std::io::Result<()> {
+            let (mut stream, _) = TcpListener::bind("0.0.0.0:7")?.accept()?;
+            stream.write_all(b"hello")?;
+            osier::sleep(3600 * SECOND);
+            stream.write_all(b"more")?;
+            assert_eq!(stream.read(&mut [0]).unwrap_err().kind(), ErrorKind::ConnectionReset);
+            Ok(())
+        });
+        osier::sleep(SECOND);
+        let mut stream = TcpStream::connect("server:7").unwrap();
+        osier::sleep(SECOND);
+        world.cut(&world.here(), &server);
+        stream.write_all(b"x").unwrap();
+        osier::sleep(3000 * SECOND);
+        world.heal(&world.here(), &server);
+        server.wait();
+        // What had arrived is there, and then the error of its own.
+        let mut hello = [0; 5];
+        stream.read_exact(&mut hello).unwrap();
+        assert_eq!(&hello, b"hello");
+        assert_eq!(stream.read(&mut [0]).unwrap_err().kind(), ErrorKind::TimedOut);
+    });
+}
+
+#[test]
+fn bytes_arrive_before_the_reset_that_follows_them() {
+    for seed in 0..30 {
+        sim::run(seed, |world| {
+            world.host("server", || -> std::io::Result<()> {
+                let (mut stream, _) = TcpListener::bind("0.0.0.0:7")?.accept()?;
+                stream.read_exact(&mut [0])?;
+                // Bytes that are left unread make the close a reset.
+                stream.write_all(b"413")
+            });
+            osier::sleep(SECOND);
+            let mut stream = TcpStream::connect("server:7").unwrap();
+            stream.write_all(&[0; 1000]).unwrap();
+            let mut all = Vec::new();
+            let error = stream.read_to_end(&mut all).unwrap_err();
+            assert_eq!((&*all, error.kind()), (&b"413"[..], ErrorKind::ConnectionReset));
+        });
+    }
+}
+
+#[test]
+fn loopback_loses_nothing() {
+    let faults = Faults {
+        loss: 1,
+        ..Faults::none()
+    };
+    Sim::new(1).faults(faults).run(|world| {
+        osier::spawn(echo_server);
+        osier::sleep(SECOND);
+        let before = world.elapsed();
+        assert_eq!(echo("localhost", b"x").unwrap(), b"x");
+        assert!(world.elapsed() - before < SECOND);
     });
 }
 

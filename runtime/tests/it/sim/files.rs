@@ -446,3 +446,48 @@ fn bytes_that_a_dropped_read_has_read_ahead_are_gone_after_a_truncation() {
         assert_eq!(file.read(&mut bytes).unwrap(), 0);
     });
 }
+
+#[test]
+fn a_sync_that_failed_stores_nothing_the_next_time() {
+    let mut left = BTreeSet::new();
+    for seed in 0..20 {
+        left.insert(sim::run(seed, |world| {
+            let found = Rc::new(RefCell::new(None));
+            let (out, here) = (Rc::clone(&found), world.clone());
+            let host = world.host("host", move || {
+                if fs::exists("file").unwrap() {
+                    *out.borrow_mut() = Some(content());
+                    return;
+                }
+                let mut file = File::create("file").unwrap();
+                File::open("/").unwrap().sync_all().unwrap();
+                file.write_all(b"lost").unwrap();
+                here.faults(Faults {
+                    disk_error: 1,
+                    ..Faults::none()
+                });
+                file.sync_all().unwrap_err();
+                here.faults(Faults::none());
+                file.sync_all().unwrap();
+                assert_eq!(content(), "lost", "programs still see it");
+            });
+            host.wait();
+            host.crash();
+            host.restart();
+            host.wait();
+            found.take().unwrap()
+        }));
+    }
+    assert_eq!(left, set(["", "lost"]));
+}
+
+#[test]
+fn a_file_has_a_longest_length() {
+    sim::run(1, |_| {
+        let mut file = File::create("file").unwrap();
+        assert_eq!(file.set_len(1 << 40).unwrap_err().kind(), ErrorKind::FileTooLarge);
+        file.seek(SeekFrom::Start(1 << 40)).unwrap();
+        assert_eq!(file.write(b"x").unwrap_err().kind(), ErrorKind::FileTooLarge);
+        file.sync_all().unwrap();
+    });
+}

@@ -532,3 +532,14 @@ fn a_random_partition_leaves_the_cuts_of_the_program_alone() {
         assert_eq!(received.get(), 0, "nobody has healed it");
     });
 }
+
+#[test]
+fn work_for_the_pool_has_its_hosts_clock() {
+    sim::run(1, |_| {
+        osier::sleep(3600 * SECOND);
+        let here = (osier::time::now(), osier::time::coarse_now());
+        let there = osier::unblock(|| (osier::time::now(), osier::time::coarse_now()));
+        assert!(there.0 - here.0 < SECOND && there.0 >= here.0);
+        assert!(there.1 - here.1 < SECOND && there.1 >= here.1);
+    });
+}
