@@ -57,7 +57,7 @@ pub(super) struct Driver {
     shared: Rc<Shared>,
     machines: Vec<Machine>,
     start: Instant,
-    /// The machine whose choices come first.
+    /// The worker whose choices come first, counted over all hosts. The pool comes after the last worker.
     turn: usize,
     /// Choices since the clock last moved.
     calm: u32,
@@ -100,19 +100,19 @@ impl Driver {
             }
             self.news();
             self.gather();
-            let (mut total, pool) = self.choices();
-            if total + pool == 0 && self.look_at_descriptors() {
+            let mut total = self.choices();
+            if total == 0 && self.look_at_descriptors() {
                 self.gather();
-                (total, _) = self.choices();
+                total = self.choices();
             }
-            if total + pool == 0 {
+            if total == 0 {
                 if !self.advance() {
                     let text = self.who_waits();
                     return self.shared.fail(Failure::Deadlock(text));
                 }
             } else {
-                let number = lock(&self.shared.net).choices.draw(About::Order, total + pool);
-                self.choose(number, total);
+                let number = lock(&self.shared.net).choices.draw(About::Order, total);
+                self.choose(number);
                 self.steps += 1;
                 self.calm += 1;
                 if self.calm > CALM {
@@ -125,11 +125,14 @@ impl Driver {
         }
     }
 
-    /// The number of fibers and tasks that can run, and that of jobs for the pool.
-    fn choices(&self) -> (u32, u32) {
+    /// The number of fibers, tasks and jobs for the pool that can run.
+    fn choices(&self) -> u32 {
         let workers = self.machines.iter().flat_map(|machine| &machine.workers);
-        let pool = u32::try_from(self.shared.pool.borrow().len()).unwrap_or(u32::MAX);
-        (workers.map(|(worker, _)| worker.choices()).sum(), pool)
+        workers.map(|(worker, _)| worker.choices()).sum::<u32>() + self.pooled()
+    }
+
+    fn pooled(&self) -> u32 {
+        u32::try_from(self.shared.pool.borrow().len()).unwrap_or(u32::MAX)
     }
 
     /// Carries out the program's orders: hosts start and stop between two fibers.
@@ -360,25 +363,34 @@ impl Driver {
         }
     }
 
-    /// Runs a choice: `number` counts from the machine whose turn it is, and the pool comes last.
-    fn choose(&mut self, mut number: u32, total: u32) {
-        if number >= total {
-            let job = self.shared.pool.borrow_mut().remove((number - total) as usize);
-            return job.into_iter().for_each(|(host, job)| run_job(host, job));
-        }
-        let count = self.machines.len();
-        for step in 0..count {
-            let host = (self.turn + step) % count;
-            for (worker, _) in &self.machines[host].workers {
-                let choices = worker.choices();
-                if number < choices {
-                    here::set_host(host);
-                    self.turn = (host + 1) % count;
-                    context::enter_worker(worker, || worker.run_choice(number));
-                    return;
-                }
+    /// Runs a choice: `number` counts from the worker whose turn it is, or from the pool.
+    fn choose(&mut self, mut number: u32) {
+        let hosts = self.machines.iter().enumerate();
+        let workers = hosts.flat_map(|(host, machine)| machine.workers.iter().map(move |(worker, _)| (host, worker)));
+        let workers: Vec<_> = workers.collect();
+        let places = workers.len() + 1;
+        for step in 0..places {
+            let place = (self.turn + step) % places;
+            let choices = match workers.get(place) {
+                Some((_, worker)) => worker.choices(),
+                None => self.pooled(),
+            };
+            if number >= choices {
                 number -= choices;
+                continue;
             }
+            self.turn = (place + 1) % places;
+            match workers.get(place) {
+                Some(&(host, worker)) => {
+                    here::set_host(host);
+                    context::enter_worker(worker, || worker.run_choice(number));
+                }
+                None => {
+                    let job = self.shared.pool.borrow_mut().remove(number as usize);
+                    job.into_iter().for_each(|(host, job)| run_job(host, job));
+                }
+            }
+            return;
         }
     }
 

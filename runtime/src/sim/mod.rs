@@ -201,6 +201,8 @@ pub struct Report {
 
 /// The end of a run: what the program has returned, or the payload of its panic.
 struct Ended<T> {
+    /// The [kind](Failure::kind) of the failure, if the run failed.
+    failed: Option<String>,
     outcome: Result<T, Box<dyn Any + Send>>,
     report: Report,
     made: Vec<u32>,
@@ -328,9 +330,19 @@ impl Sim {
         let value = Rc::new(Cell::new(None));
         let left = Rc::clone(&value);
         let program = Box::new(move |world: &World| left.set(Some(program(world))));
-        let Ended { outcome, report, made } = self.simulate_untyped(place, program);
+        let Ended {
+            failed,
+            outcome,
+            report,
+            made,
+        } = self.simulate_untyped(place, program);
         let outcome = outcome.map(|()| value.take().expect("the program has returned"));
-        Ended { outcome, report, made }
+        Ended {
+            failed,
+            outcome,
+            report,
+            made,
+        }
     }
 
     /// Runs a `program` that stores its value itself. A suite of tests has hundreds of programs; this is compiled once for all of them.
@@ -356,12 +368,19 @@ impl Sim {
         shared.forget_bodies();
 
         let made = lock(&net).choices.made().0;
-        let outcome = match shared.take_failure() {
+        let failure = shared.take_failure();
+        let failed = failure.as_ref().map(|failure| failure.kind().to_owned());
+        let outcome = match failure {
             Some(Failure::Panic(_, payload)) => Err(payload),
             Some(_) => Err(Box::new(report.failure.clone().unwrap_or_default()) as Box<dyn Any + Send>),
             None => Ok(()),
         };
-        Ended { outcome, report, made }
+        Ended {
+            failed,
+            outcome,
+            report,
+            made,
+        }
     }
 
     /// The report of a run that is over.

@@ -1,6 +1,6 @@
 //! Shrinking: looks for a failing run with as few choices as possible that are not plain.
 //!
-//! The search leaves out half of the choices, then a quarter, and so on down to single ones, as long as the run still fails: the delta
+//! The search leaves out half of the choices, then a quarter, and so on down to single ones, as long as the run still fails in that way: the delta
 //! debugging of Zeller and Hildebrandt (2002). A choice that is left out is 0. The run may differ after it, and later choices may be about
 //! something else: only the outcome counts.
 
@@ -26,7 +26,8 @@ pub struct Shrunk {
 }
 
 impl Sim {
-    /// Looks for a schedule that fails with fewer choices than this one, with at most `runs` runs. `None` if this one does not fail.
+    /// Looks for a schedule that fails with fewer choices than this one, with at most `runs` runs. `None` if this one does not fail. A
+    /// schedule counts only if the same host panics, or if the run also waits for ever or does not end.
     ///
     /// ```
     /// use osier::sim::Sim;
@@ -67,9 +68,9 @@ impl Sim {
             let quiet = context::set_quiet(true);
             let ended = sim.simulate(place, move |world| program(world));
             context::set_quiet(quiet);
-            ended.report.failure.is_some().then_some((ended.report, ended.made))
+            ended.failed.map(|failed| (failed, ended.report, ended.made))
         };
-        let (mut report, made) = attempt(self.schedule.clone())?;
+        let (failed, mut report, made) = attempt(self.schedule.clone())?;
         let seed = self.schedule.seed();
         let choices_before = made.len();
         let mut kept = made;
@@ -83,10 +84,10 @@ impl Sim {
                 tries += 1;
                 match attempt(Schedule::with(seed, Plan::Only(fewer))) {
                     // Choices that this run did not reach, or that were 0 in it, are gone as well.
-                    Some((shorter, made)) => {
+                    Some((kind, shorter, made)) if kind == failed => {
                         (report, kept, any) = (shorter, made, true);
                     }
-                    None => at = end,
+                    Some(_) | None => at = end,
                 }
             }
             if tries >= runs || (piece == 1 && !any) || kept.is_empty() {

@@ -56,6 +56,18 @@ pub(super) enum Failure {
     System(String),
 }
 
+impl Failure {
+    /// A text that another failure of this kind has too: which program has panicked, or what else has happened.
+    pub(super) fn kind(&self) -> &str {
+        match self {
+            Failure::Panic(what, _) => what,
+            Failure::Deadlock(_) => "everybody waits, and no timer is set",
+            Failure::Endless(_) => "the run does not end",
+            Failure::System(error) => error,
+        }
+    }
+}
+
 struct HostState {
     plan: Plan,
     /// Set while its body does not run: it has returned, or the host is down.
@@ -123,10 +135,11 @@ impl Shared {
     /// The message of the failure.
     pub(super) fn failure_text(&self) -> Option<String> {
         Some(match self.failure.borrow().as_ref()? {
-            Failure::Panic(what, payload) => format!("{what}: {}", message(&**payload)),
-            Failure::Deadlock(waiting) => format!("everybody waits, and no timer is set\n{waiting}"),
-            Failure::Endless(waiting) => format!("the run does not end\n{waiting}"),
-            Failure::System(error) => error.clone(),
+            failure @ Failure::Panic(_, payload) => format!("{}: {}", failure.kind(), message(&**payload)),
+            failure @ (Failure::Deadlock(waiting) | Failure::Endless(waiting)) => {
+                format!("{}\n{waiting}", failure.kind())
+            }
+            failure @ Failure::System(_) => failure.kind().to_owned(),
         })
     }
 

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use osier::net::{TcpListener, TcpStream};
-use osier::sim::{self, Faults, Sim, World};
+use osier::sim::{self, Faults, HostOptions, Schedule, Sim, World};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -542,4 +542,64 @@ fn work_for_the_pool_has_its_hosts_clock() {
         assert!(there.0 - here.0 < SECOND && there.0 >= here.0);
         assert!(there.1 - here.1 < SECOND && there.1 >= here.1);
     });
+}
+
+/// Sets a flag on the second worker of a host and then in the pool, and waits for each without rest.
+fn waits_without_rest(world: &World) {
+    let options = HostOptions {
+        workers: 2,
+        ..HostOptions::default()
+    };
+    let until = |sets: fn(Arc<AtomicUsize>)| {
+        let flag = Arc::new(AtomicUsize::new(0));
+        sets(Arc::clone(&flag));
+        while flag.load(Ordering::SeqCst) == 0 {
+            osier::yield_now();
+        }
+    };
+    let host = world.host_with("host", options, move || {
+        until(|flag| {
+            let second = osier::fiber::Builder::new().worker(1);
+            second.spawn(move || flag.store(1, Ordering::SeqCst));
+        });
+        until(|flag| {
+            osier::spawn(move || osier::unblock(move || flag.store(1, Ordering::SeqCst)));
+        });
+    });
+    host.wait();
+}
+
+#[test]
+fn the_plain_schedule_gives_each_worker_and_the_pool_its_turn() {
+    let plain: Schedule = "1/".parse().unwrap();
+    let report = Sim::new(plain).limit_steps(10_000).report(waits_without_rest);
+    assert_eq!(report.failure, None);
+}
+
+#[test]
+fn a_schedule_shrinks_to_the_same_failure() {
+    let sim = |seed| Sim::new(seed).limit_steps(1000);
+    // A plain run does not end, because the second fiber runs last.
+    let program = |_: &World| {
+        let number = Arc::new(AtomicUsize::new(0));
+        let store = |value| {
+            let number = Arc::clone(&number);
+            osier::spawn(move || number.store(value, Ordering::SeqCst))
+        };
+        let (one, two) = (store(1), store(2));
+        one.join().unwrap();
+        two.join().unwrap();
+        while number.load(Ordering::SeqCst) == 2 {
+            osier::yield_now();
+        }
+        panic!("on purpose");
+    };
+    let fails = |text: &str, report: &sim::Report| report.failure.as_ref().unwrap().contains(text);
+    let panics = |seed: &u64| fails("on purpose", &sim(*seed).report(program));
+    let seed = (0..50).find(panics).unwrap();
+    let plain: Schedule = format!("{seed}/").parse().unwrap();
+    let ends_not = Sim::new(plain).limit_steps(1000).report(program);
+    assert!(fails("does not end", &ends_not), "{:?}", ends_not.failure);
+    let shrunk = sim(seed).shrink(100, program).unwrap();
+    assert!(fails("on purpose", &shrunk.report), "{:?}", shrunk.report.failure);
 }
