@@ -268,6 +268,29 @@ fn a_signal_reaches_a_process_group() {
 }
 
 #[test]
+#[cfg(feature = "signal")]
+fn a_signal_to_a_leader_that_has_ended_leaves_its_group_to_be_signalled() {
+    use osier::signal::Signal;
+    let mut shell = sh("sleep 3600 & exit 3").process_group(0).spawn().unwrap();
+    testkit::eventually("a shell that has ended", || state_of(shell.id()) == Some('Z'));
+    shell.signal(Signal::TERM).unwrap();
+    shell.kill_group().unwrap();
+    assert_eq!(shell.wait().unwrap().code(), Some(3));
+    shell.signal(Signal::TERM).unwrap();
+}
+
+/// Its number may be another's by then.
+#[test]
+fn a_group_whose_leader_other_code_has_waited_for_is_not_signalled() {
+    use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
+    let mut shell = sh("exit 0").process_group(0).spawn().unwrap();
+    let pid = Pid::from_raw(shell.id() as i32).unwrap();
+    waitid(WaitId::Pid(pid), WaitIdOptions::EXITED).unwrap();
+    let refused = shell.kill_group().unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(rustix::io::Errno::CHILD.raw_os_error()));
+}
+
+#[test]
 fn a_child_is_waited_for_while_others_go_on() {
     osier::run(|| {
         let children: Vec<_> = (0..20)

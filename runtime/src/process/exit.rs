@@ -140,6 +140,14 @@ fn pidfd(_: Pid) -> Option<OwnedFd> {
     None
 }
 
+/// Whether the child has ended. It is not reaped, so it keeps its number. Fails if it has been reaped: by other code, or by the system where
+/// `SIGCHLD` is ignored.
+pub(super) fn has_ended(pid: Pid) -> io::Result<bool> {
+    let look = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
+    let ended = rustix::io::retry_on_intr(|| rustix::process::waitid(WaitId::Pid(pid), look))?;
+    Ok(ended.is_some())
+}
+
 fn wait_for(pid: Pid) -> io::Result<()> {
     let ended = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
     rustix::io::retry_on_intr(|| rustix::process::waitid(WaitId::Pid(pid), ended))?;

@@ -308,8 +308,11 @@ const HERE: &str = "it is taken only by drop";
 /// The first pause between two looks at a child that has ended, but not for us yet: a debugger that traces it hears of the end before.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 
+/// The longest: a child whose debugger has let go of it is noticed after this time.
+const LONGEST_PAUSE: Duration = Duration::from_millis(100);
+
 fn longer(pause: Duration) -> Duration {
-    (2 * pause).min(Duration::from_secs(1))
+    (2 * pause).min(LONGEST_PAUSE)
 }
 
 impl Child {
@@ -335,7 +338,8 @@ impl Child {
     ///
     /// # Errors
     ///
-    /// `InvalidInput` for a child without a group of its own, or one that was waited for; `PermissionDenied`.
+    /// `InvalidInput` for a child without a group of its own, or one that was waited for; `PermissionDenied`. The system's error, if other
+    /// code has waited for the child, or `SIGCHLD` is ignored and the child has ended: its group may be another's.
     #[doc(alias("killpg", "kill_process_group"))]
     pub fn kill_group(&mut self) -> io::Result<()> {
         self.send_to_group(Signal::KILL)
@@ -355,8 +359,12 @@ impl Child {
     fn send_to_group(&self, signal: Signal) -> io::Result<()> {
         let child = self.child.as_ref().expect(HERE);
         let why = match (self.leads_group, self.is_reaped) {
-            // Until the child is reaped, nobody else can have the number, and the group exists.
-            (true, false) => return Ok(kill_process_group(Pid::from_child(child), signal)?),
+            (true, false) => {
+                // Until the child is reaped, nobody else can have the number, and the group exists.
+                let pid = Pid::from_child(child);
+                exit::has_ended(pid)?;
+                return Ok(kill_process_group(pid, signal)?);
+            }
             (true, true) => "the child has been waited for, so its group may be another's: signal the group before",
             (false, _) => "the child has no process group of its own: start it with process_group(0)",
         };
@@ -391,13 +399,11 @@ impl Child {
     #[doc(alias("terminate", "SIGTERM"))]
     pub fn signal(&mut self, signal: crate::signal::Signal) -> io::Result<()> {
         let named = named(signal)?;
-        // Another process can have the id only after the child was reaped, and nobody else has this value to do so.
-        match self.try_wait()? {
-            Some(_) => Ok(()),
-            None => Ok(rustix::process::kill_process(
-                Pid::from_child(self.child.as_ref().expect(HERE)),
-                named,
-            )?),
+        let pid = Pid::from_child(self.child.as_ref().expect(HERE));
+        // A child that has ended is not reaped here: its group may still be signalled.
+        match self.is_reaped || exit::has_ended(pid)? {
+            true => Ok(()),
+            false => Ok(rustix::process::kill_process(pid, named)?),
         }
     }
 
