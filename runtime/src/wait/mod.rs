@@ -310,7 +310,8 @@ fn on_fiber<T>(
     let mut pause = Pause::new(core, worker, deadline, grace, on);
     loop {
         // The hooks run before every suspension, not only the first: a hook may wait for wake-ups of its own, which
-        // this one used up. A hook may suspend, and then the registered wake-up may have come meanwhile.
+        // this one used up. If a hook has suspended, the registered wake-up may have come meanwhile. Otherwise there is no
+        // such poll: it may be a user's future, which would find what the hooks have put away.
         if core.run_hooks()
             && let Poll::Ready(value) = poll(&mut cx)
         {

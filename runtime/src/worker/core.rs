@@ -436,10 +436,11 @@ impl<'a> Core<'a> {
         self.run_hooks();
     }
 
-    /// Runs the hooks of [`before_suspend`](crate::worker::hook::before_suspend). Returns false if there is none.
+    /// Runs the hooks of [`before_suspend`](crate::worker::hook::before_suspend). Returns whether one of them
+    /// has suspended.
     #[inline]
     pub(crate) fn run_hooks(&self) -> bool {
-        self.hooks.run()
+        self.hooks.run(&self.has_suspended)
     }
 
     /// Runs the hooks of [`after_resume`](crate::worker::hook::after_resume) for a fiber that was about to suspend and does not.

@@ -26,8 +26,6 @@ use crate::worker::packed::PackedAddr;
 /// The hooks of one fiber.
 pub(crate) struct Hooks {
     innermost: Cell<*const Node<'static>>,
-    /// Set when a hook is about to suspend.
-    suspended: Cell<bool>,
 }
 
 #[derive(Clone, Copy)]
@@ -47,7 +45,6 @@ impl Default for Hooks {
     fn default() -> Hooks {
         Hooks {
             innermost: Cell::new(ptr::null()),
-            suspended: Cell::new(false),
         }
     }
 }
@@ -58,22 +55,19 @@ impl Hooks {
         self.innermost.get().is_null()
     }
 
-    /// Runs the hooks, the innermost first. Returns false if there is none. A hook may suspend; while hooks run, the
-    /// fiber has none.
+    /// Runs the hooks, the innermost first. Returns whether one of them has suspended, which the fiber notes in
+    /// `has_suspended`. While hooks run, the fiber has none.
     ///
     /// If a hook suspends, the hooks before it run once more: the output that they prepared may be used up meanwhile.
     #[inline]
-    pub(crate) fn run(&self) -> bool {
+    pub(crate) fn run(&self, has_suspended: &Cell<bool>) -> bool {
         let innermost = self.innermost.get();
         if innermost.is_null() {
-            // Called by a hook that is about to suspend, or on a fiber without hooks.
-            self.suspended.set(true);
             return false;
         }
         self.innermost.set(ptr::null());
         let _restore = Restore(self, innermost);
-        self.run_all(innermost);
-        true
+        run_all(innermost, has_suspended)
     }
 
     /// Runs the hooks after a resumption, the outermost first. While they run, the fiber has none.
@@ -105,23 +99,25 @@ impl Hooks {
         }
         None
     }
+}
 
-    fn run_all(&self, innermost: *const Node<'static>) {
-        let mut suspended_in = innermost;
-        let mut node = innermost;
-        while !node.is_null() {
-            self.suspended.set(false);
-            let outer = run_one(node);
-            if self.suspended.get() {
-                suspended_in = node;
-            }
-            node = outer;
+fn run_all(innermost: *const Node<'static>, has_suspended: &Cell<bool>) -> bool {
+    let mut suspended_in = None;
+    let mut node = innermost;
+    while !node.is_null() {
+        let before = has_suspended.replace(false);
+        let outer = run_one(node);
+        if has_suspended.get() {
+            suspended_in = Some(node);
         }
-        let mut node = innermost;
-        while node != suspended_in {
-            node = run_one(node);
-        }
+        has_suspended.set(before || has_suspended.get());
+        node = outer;
     }
+    let mut node = innermost;
+    while suspended_in.is_some_and(|last| node != last) {
+        node = run_one(node);
+    }
+    suspended_in.is_some()
 }
 
 fn run_outer_first(node: *const Node<'static>) {

@@ -501,3 +501,34 @@ fn tokio_is_left_while_a_fiber_is_suspended_inside_of_a_poll() {
         assert!(!entered());
     });
 }
+
+/// The polls of a nested `block_on`, all but the first of which follow a suspension, are within the runtime too.
+#[cfg(feature = "tokio-rt")]
+#[test]
+fn tokio_is_entered_for_each_poll_of_a_nested_wait_and_left_between() {
+    use osier::adapters::tokio::with_tokio;
+    use tokio::runtime::{Builder, Handle};
+    let tokio = Builder::new_multi_thread().worker_threads(1).build().unwrap();
+    let entered = || Handle::try_current().is_ok();
+    let handle = tokio.handle().clone();
+    osier::Runtime::builder().workers(1).build().unwrap().run(move || {
+        let fiber = osier::spawn_local(move || {
+            osier::block_on(with_tokio(handle, async move {
+                osier::block_on(async {
+                    futures_lite::future::yield_now().await;
+                    assert!(entered());
+                    osier::sleep(Duration::from_millis(5));
+                    for _ in 0..100 {
+                        assert!(entered());
+                        futures_lite::future::yield_now().await;
+                    }
+                });
+            }));
+        });
+        while !fiber.is_finished() {
+            osier::yield_now();
+            assert!(!entered());
+        }
+        fiber.join().unwrap();
+    });
+}

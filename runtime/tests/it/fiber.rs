@@ -520,6 +520,19 @@ fn hooks_run_before_each_suspension_from_the_inside_out() {
 }
 
 #[test]
+fn a_wait_that_is_over_while_a_hook_suspends_ends() {
+    timeless(1).run(|| {
+        let event = Rc::new(osier::sync::Event::new());
+        let theirs = Rc::clone(&event);
+        let other = osier::spawn_local(move || theirs.set());
+        let limit = Duration::from_secs(1);
+        let waited = osier::timeout(limit, || fiber::before_suspend(&osier::yield_now, || event.wait()));
+        waited.expect("it was set");
+        other.join().unwrap();
+    });
+}
+
+#[test]
 fn thousands_of_fibers_sleep_and_wake() {
     timeless(2).run(|| {
         let handles: Vec<_> = (0..20_000u64)
