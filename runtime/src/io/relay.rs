@@ -11,9 +11,10 @@ use std::time::{Duration, Instant};
 
 use futures_io::{AsyncRead, AsyncWrite};
 
+use crate::net::stream::zero_timeout;
 use crate::wait;
 use crate::wait::sleep::Sleep;
-use crate::worker::context::{coarse_now, now};
+use crate::worker::context::now;
 
 /// The buffer of one direction.
 const BUFFER: usize = 16 << 10;
@@ -29,13 +30,13 @@ pub struct Relayed {
     pub to_far: u64,
     /// The bytes that `near` has taken.
     pub to_near: u64,
-    /// `Ok` if both streams have ended. Else the error of either, `TimedOut` if nothing has moved for the idle time, or the error of a
-    /// cancelled call.
+    /// `Ok` if both streams have ended. Else the error of either, `TimedOut` if nothing has moved for the idle time, `InvalidInput` for an
+    /// idle time of zero, or the error of a cancelled call.
     pub end: io::Result<()>,
 }
 
 /// Passes bytes on in both directions, until both streams have ended, one has failed, or neither direction has moved a byte for the time
-/// `idle`. `None` means no such limit.
+/// `idle`. `None` means no such limit, and zero is refused.
 ///
 /// The end of one stream is passed on to the other as the end of its input, and the other direction goes on. The streams are those of
 /// futures-io: `as_async` of the streams of [`net`](crate::net) and of TLS streams, which lends them, or `into_async`.
@@ -87,7 +88,7 @@ pub fn relay(
     idle: Option<Duration>,
 ) -> Relayed {
     let mut relay = Relay::new(near, far, idle);
-    let waited = wait::wait(None, None, |cx| relay.poll(cx));
+    let waited = wait::try_wait_for_future(|cx| relay.poll(cx));
     relay.ended(waited.unwrap_or_else(|stop| Err(stop.into())))
 }
 
@@ -131,13 +132,16 @@ impl<N: AsyncRead + AsyncWrite + Unpin, F: AsyncRead + AsyncWrite + Unpin> Relay
             to_near: Direction::new(),
             idle: idle.map(|limit| Idle {
                 limit,
-                moved: coarse_now(),
+                moved: now(),
                 timer: Sleep::new(limit),
             }),
         }
     }
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.idle.as_ref().is_some_and(|idle| idle.limit.is_zero()) {
+            return Poll::Ready(Err(zero_timeout("use None for no limit, or a longer one")));
+        }
         let before = (self.to_far.moves, self.to_near.moves);
         let to_far = self.to_far.poll(cx, &mut self.near, &mut self.far)?;
         let to_near = self.to_near.poll(cx, &mut self.far, &mut self.near)?;
@@ -148,7 +152,7 @@ impl<N: AsyncRead + AsyncWrite + Unpin, F: AsyncRead + AsyncWrite + Unpin> Relay
             return Poll::Pending;
         };
         if before != (self.to_far.moves, self.to_near.moves) {
-            idle.moved = coarse_now();
+            idle.moved = now();
         }
         idle.poll(cx)
     }

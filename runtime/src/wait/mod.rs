@@ -196,11 +196,26 @@ pub(crate) fn wait_for_future<T>(
     deadline: Option<Instant>,
     poll: impl FnMut(&mut Context<'_>) -> Poll<T>,
 ) -> Option<T> {
-    let waited = match context::here(&Anchor::new()) {
+    unwind_if_stopped(of_future(deadline, Grace::GoesOn, poll))
+}
+
+/// Waits as [`wait_for_future`] does, for a call that has an error.
+#[inline(always)]
+pub(crate) fn try_wait_for_future<T>(poll: impl FnMut(&mut Context<'_>) -> Poll<T>) -> Result<T, Stop> {
+    of_future(None, Grace::Ends, poll)
+}
+
+#[inline(always)]
+fn of_future<T>(
+    deadline: Option<Instant>,
+    grace: Grace,
+    poll: impl FnMut(&mut Context<'_>) -> Poll<T>,
+) -> Result<T, Stop> {
+    match context::here(&Anchor::new()) {
         Caller::Fiber(core, worker) => {
             let _budget = budget::on_fiber(core);
             let mut poll = poll;
-            on_fiber(core, worker, deadline, Grace::GoesOn, None, |cx| {
+            on_fiber(core, worker, deadline, grace, None, |cx| {
                 let before = core.has_suspended.replace(false);
                 let polled = poll(cx);
                 if core.has_suspended.get() && polled.is_pending() {
@@ -213,8 +228,7 @@ pub(crate) fn wait_for_future<T>(
         }
         Caller::Worker => between_fibers(poll),
         Caller::Thread => on_thread(deadline, poll),
-    };
-    unwind_if_stopped(waited)
+    }
 }
 
 /// Waits for a lock as [`wait_or_unwind`] does, and shows its holder meanwhile.

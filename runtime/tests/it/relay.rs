@@ -2,11 +2,13 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::Shutdown;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use crate::colours::in_every_colour;
 use crate::given::{pass, timeless};
-use futures_lite::{AsyncReadExt as _, AsyncWriteExt as _};
+use futures_lite::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use osier::Cancelled;
 use osier::io::{relay, relay_async};
 use osier::net::UnixStream;
@@ -74,6 +76,15 @@ fn it_ends_when_neither_direction_has_moved_for_the_idle_time() {
 }
 
 #[test]
+fn an_idle_time_of_zero_is_refused() {
+    in_every_colour(|| async {
+        let [_user, client, backend, _service] = four();
+        let relayed = relay_async(client.as_async(), backend.as_async(), Some(Duration::ZERO)).await;
+        assert_eq!(relayed.end.unwrap_err().kind(), ErrorKind::InvalidInput);
+    });
+}
+
+#[test]
 fn a_stream_that_takes_nothing_is_idle_after_a_while() {
     timeless(1).run(|| {
         let [mut user, client, backend, service] = four();
@@ -115,5 +126,55 @@ fn a_half_closed_relay_goes_on_and_an_error_or_a_cancellation_ends_it() {
         pass(SECOND);
         relaying.cancel();
         assert!(Cancelled::is(&relaying.join().unwrap().end.unwrap_err()));
+    });
+}
+
+/// Suspends the fiber in each poll that writes, while the other end sends something.
+struct Suspends<'a, S> {
+    stream: S,
+    other: &'a UnixStream,
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Suspends<'_, S> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<std::io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_read(cx, buf)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Suspends<'_, S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<std::io::Result<usize>> {
+        self.other.write_all(b"late")?;
+        pass(SECOND);
+        Pin::new(&mut self.stream).poll_write(cx, buf)
+    }
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+    fn poll_close(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.stream).poll_close(cx)
+    }
+}
+
+#[test]
+fn bytes_that_come_while_a_stream_suspends_the_fiber_are_passed_on() {
+    timeless(1).run(|| {
+        let [user, client, backend, mut service] = four();
+        osier::scope(|scope| {
+            let relaying = scope.spawn(|| {
+                let near = Suspends {
+                    stream: client.as_async(),
+                    other: &user,
+                };
+                relay(near, backend.as_async(), None)
+            });
+            pass(SECOND);
+            service.write_all(b"x").unwrap();
+            let mut text = [0; 4];
+            let read = osier::timeout(10 * SECOND, || service.read_exact(&mut text));
+            relaying.cancel();
+            assert!(Cancelled::is(&relaying.join().unwrap().end.unwrap_err()));
+            read.expect("the bytes are passed on").unwrap();
+            assert_eq!(&text, b"late");
+        });
     });
 }
