@@ -18,7 +18,7 @@ use super::system;
 use crate::wait::fd::{Fd, Opened};
 use crate::wait::leaf::Io;
 use crate::wait::socket::{Direction, ShortRead, Watched};
-use crate::wait::{self, simulated};
+use crate::wait::{self, Stop, simulated};
 use crate::worker::context::{self, Caller, now};
 
 /// The accept backlog. The system may allow less (`/proc/sys/net/core/somaxconn`).
@@ -105,7 +105,8 @@ impl TcpStream {
     }
 
     /// Connects as [`connect`](TcpStream::connect) does, and waits for at most `limit`: for the lookup of a name and for all its addresses
-    /// together. The limit holds on plain threads too.
+    /// together. The limit holds on plain threads too. It does not end a lookup by a [`ToSocketAddrs`] of other code that has the blocking
+    /// method alone.
     ///
     /// ```
     /// use osier::net::{TcpListener, TcpStream};
@@ -529,7 +530,14 @@ fn look_up_until<A: ToSocketAddrs>(addr: &A, deadline: Option<Instant>) -> io::R
         return addr.to_socket_addrs(); // a name fails there before its lookup begins
     }
     let mut addrs = pin!(addr.to_socket_addrs_async());
-    wait::wait(deadline, None, |cx| addrs.as_mut().poll(cx))?
+    match wait::wait(deadline, None, |cx| addrs.as_mut().poll(cx)) {
+        Ok(found) => found,
+        Err(Stop::Elapsed) => Err(io::Error::new(
+            io::ErrorKind::TimedOut,
+            "cannot look up the name: the time for the connection is over",
+        )),
+        Err(stop) => Err(stop.into()),
+    }
 }
 
 /// Opens the socket of a connect.

@@ -417,6 +417,8 @@ impl Host {
     /// Cuts its power: its fibers end, its connections are forgotten, and no peer is notified. Destructors of its fibers run, but reach no
     /// peer and no file. Its disk loses what was not synced; a disk that it shares does when the last of its hosts has crashed.
     ///
+    /// A panic of its program while it ends is no failure of the run: a call was cancelled, and its error unwrapped.
+    ///
     /// # Suspends
     ///
     /// Once. The host is down when it returns.

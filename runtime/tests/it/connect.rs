@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::colours::in_every_colour;
-use osier::net::{TcpListener, TcpStream};
+use osier::net::{TcpListener, TcpStream, ToSocketAddrs};
 use socket2::{Domain, Socket, Type};
 use testkit::{BlackHole, DEADLINE, nobody};
 
@@ -76,6 +76,32 @@ fn a_limit_holds_on_plain_threads_too() {
         assert_eq!(one.kind(), ErrorKind::TimedOut);
         let zero = TcpStream::connect_within(addrs[0], Duration::ZERO).unwrap_err();
         assert_eq!(zero.kind(), ErrorKind::InvalidInput);
+    };
+    blocking();
+    osier::run(blocking);
+}
+
+/// A name whose lookup does not end.
+struct Endless;
+
+impl ToSocketAddrs for Endless {
+    type Iter = std::option::IntoIter<SocketAddr>;
+
+    fn to_socket_addrs(&self) -> io::Result<Self::Iter> {
+        unreachable!("the connect has a limit")
+    }
+
+    fn to_socket_addrs_async(&self) -> impl Future<Output = io::Result<Self::Iter>> + Send + use<> {
+        std::future::pending()
+    }
+}
+
+#[test]
+fn a_limit_that_ends_the_lookup_says_so() {
+    let blocking = || {
+        let error = TcpStream::connect_within(Endless, Duration::from_millis(5)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::TimedOut);
+        assert!(error.to_string().starts_with("cannot look up"), "{error}");
     };
     blocking();
     osier::run(blocking);
