@@ -231,9 +231,10 @@ struct Filling<'a> {
 
 impl Filling<'_> {
     fn room(&mut self) -> &mut [u8] {
-        // Zeroed once: one read of a pipe returns little.
+        // Zeroed once: one read of a pipe returns little. It may be the last, so there is a limit.
         if self.filled == self.bytes.len() {
-            self.bytes.resize(self.filled.max(4096) * 2, 0);
+            let more = self.filled.clamp(8 << 10, 256 << 10);
+            self.bytes.resize(self.filled + more, 0);
         }
         &mut self.bytes[self.filled..]
     }
@@ -278,6 +279,19 @@ mod tests {
             scribbler.zeroed <= 32 << 10,
             "{} bytes were zeroed for 20000",
             scribbler.zeroed
+        );
+    }
+
+    #[test]
+    fn an_end_after_much_zeroes_little() {
+        let mut nothing = Scribbler { left: 0, zeroed: 0 };
+        let mut bytes = vec![7; 4 << 20];
+        crate::block_on(read_to_end(Some(&mut nothing), &mut bytes)).unwrap();
+        assert_eq!(bytes.len(), 4 << 20);
+        assert!(
+            nothing.zeroed <= 256 << 10,
+            "{} bytes were zeroed for none",
+            nothing.zeroed
         );
     }
 }
