@@ -62,6 +62,9 @@ impl Address {
     ///
     /// `TimedOut`, or the errors of [`TcpStream::connect`](osier::net::TcpStream::connect).
     pub fn connect(&self, timeout: Duration) -> io::Result<Stream> {
+        if timeout.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into()); // the time that is left of a longer one
+        }
         match self {
             Address::Tcp(host) => {
                 let stream = TcpStream::connect_within(host.as_str(), timeout)?;
@@ -324,5 +327,14 @@ mod tests {
         assert_eq!(client.to_string(), "192.0.2.1");
         assert_eq!(ip_of_client(NOWHERE, false), None);
         assert_eq!(ip_of_client(NOWHERE, true), Some(NOWHERE.ip()));
+    }
+
+    #[test]
+    fn no_time_is_a_timeout_for_every_address() {
+        for address in ["127.0.0.1:9", "unix:/nowhere/at/all"] {
+            let address: Address = address.parse().unwrap();
+            let refused = address.connect(Duration::ZERO).unwrap_err();
+            assert_eq!(refused.kind(), io::ErrorKind::TimedOut);
+        }
     }
 }
