@@ -84,10 +84,12 @@ fn limited<T>(timeout: NextTimeout, call: impl FnOnce() -> io::Result<T>) -> Res
     }
 }
 
-/// The error of a call that the timeout of its socket may have ended.
+/// The error of a call that the timeout of its socket may have ended, if it has one. The kernel has timeouts of its own.
 fn of_socket(error: io::Error, timeout: NextTimeout) -> Error {
     match error.kind() {
-        io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => Error::Timeout(timeout.reason),
+        io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock if timeout.not_zero().is_some() => {
+            Error::Timeout(timeout.reason)
+        }
         _ => Error::from(error),
     }
 }
@@ -142,5 +144,22 @@ impl Transport for Stream {
         let mut peeking = std::pin::pin!(self.stream.0.peek_async(&mut byte));
         let mut cx = Context::from_waker(Waker::noop());
         matches!(peeking.as_mut().poll(&mut cx), Poll::Pending)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ureq::Timeout;
+    use ureq::unversioned::transport::time::Duration as After;
+
+    #[test]
+    fn only_a_limit_of_ureq_is_its_timeout() {
+        let of_kernel = |after| {
+            let reason = Timeout::Global;
+            of_socket(io::ErrorKind::TimedOut.into(), NextTimeout { after, reason })
+        };
+        assert!(matches!(of_kernel(After::NotHappening), Error::Io(_)));
+        assert!(matches!(of_kernel(After::from_secs(1)), Error::Timeout(_)));
     }
 }
