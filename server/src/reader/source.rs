@@ -9,7 +9,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::problem::{self, Files, Problem};
-use super::variables::{Filled, hide};
+use super::variables::Variables;
 use super::{Reason, secrets, value};
 use crate::process::root::inside;
 
@@ -28,8 +28,8 @@ pub struct Source<'s> {
     pub chroot: OnceCell<PathBuf>,
     /// Looks up an environment variable.
     pub variable: &'s dyn Fn(&str) -> Option<String>,
-    /// The values of variables that were filled in so far.
-    filled: RefCell<Vec<Filled>>,
+    /// The variables that were filled in so far.
+    variables: Variables<'s>,
     problems: RefCell<Vec<Problem>>,
     /// The files whose content was read, as the file names them.
     contents: RefCell<Vec<PathBuf>>,
@@ -65,7 +65,7 @@ impl<'s> Source<'s> {
             root,
             chroot: OnceCell::new(),
             variable,
-            filled: RefCell::default(),
+            variables: Variables::new(text),
             problems: RefCell::default(),
             contents: RefCell::default(),
             secrets: secrets::of(text, table),
@@ -96,7 +96,7 @@ impl<'s> Source<'s> {
 
     /// A reason about a place, without the values of variables.
     pub fn without_values(&self, at: &Range<usize>, why: Reason) -> Reason {
-        why.reworded(|text| hide(text, at, &self.filled.borrow(), self.text))
+        why.reworded(|text| self.variables.hide(text, at))
     }
 
     /// Fills in the variables of the text at this place. Messages show their names only. Returns whether there are any.
@@ -106,11 +106,7 @@ impl<'s> Source<'s> {
     pub(super) fn substitute(&self, text: &str, at: &Range<usize>) -> Result<(String, bool), String> {
         let lookup = |name: &str| {
             let value = (self.variable)(name)?;
-            self.filled.borrow_mut().push(Filled {
-                at: at.clone(),
-                name: name.to_owned(),
-                value: value.clone(),
-            });
+            self.variables.note(name, &value, at);
             Some(value)
         };
         value::substitute(text, &lookup)
