@@ -1,13 +1,14 @@
 //! The limit on comparisons of passwords in the process, and the order of those that wait.
 //!
 //! ```text
-//!   same credentials ─▶ one of them compares, the others wait for its outcome
+//!   same credentials and client ─▶ one of them compares, the others wait for its outcome
 //!   ─▶ the lane of the client: as many as run at once ─▶ the line for a processor, in order of arrival ─▶ blocking pool
 //! ```
 //!
 //! A comparison takes a processor for a good part of a second. So few run at once, and requests wait for their turn for [`TURN`] at most. A
 //! client has few places in the last line, however many of its requests wait. So one that tries passwords delays the others by a round,
-//! and takes [`WAITING_OF_CLIENT`] places from them.
+//! and takes [`WAITING_OF_CLIENT`] places from them. If all of [`WAITING`] are taken, a client still has as many places as comparisons run at
+//! once: clients that fill the line keep nobody else out of it.
 //!
 //! Lock order: there is one lock. Nothing waits while it is held.
 
@@ -23,7 +24,8 @@ use osier_web::ClientNetwork;
 use super::verified::Key;
 use super::{Hash, Verified, locked};
 
-/// The most comparisons that run or wait for their turn, and those of one client. A network that shares one address is one client.
+/// The most comparisons that run or wait for their turn, not counting the first few of each client, and those of one client. A network that
+/// shares one address is one client.
 pub const WAITING: usize = 1024;
 pub const WAITING_OF_CLIENT: usize = 256;
 /// The longest wait for a turn.
@@ -43,8 +45,12 @@ struct State {
     waiting: usize,
     /// One for each client. None is everybody on a Unix socket.
     lanes: HashMap<Option<ClientNetwork>, Lane>,
-    comparing: HashMap<Key, Arc<Shared>>,
+    /// Those of another client do not wait in this one's lane.
+    comparing: HashMap<Shareable, Arc<Shared>>,
 }
+
+/// Credentials, and the client that sent them.
+type Shareable = (Key, Option<ClientNetwork>);
 
 /// The comparisons of one client.
 struct Lane {
@@ -95,15 +101,16 @@ impl Gate {
         locked(&self.state).waiting
     }
 
-    /// Compares a password on the blocking pool, unless a request with the same `key` does so already or has put it into the cache. None if
-    /// too many requests wait, or this one has waited for too long.
+    /// Compares a password on the blocking pool, unless a request of the client with the same `key` does so already, or one of anybody has put
+    /// it into the cache. None if too many requests wait, or this one has waited for too long.
     ///
     /// # Suspends
     /// Until there is an outcome.
     pub fn verify(self: &Arc<Self>, client: Option<IpAddr>, key: Key, comparison: Comparison) -> Option<bool> {
         let until = osier::time::now() + self.patience;
+        let client = client.map(ClientNetwork::from);
         let leading = loop {
-            match self.lead(key) {
+            match self.lead((key, client)) {
                 Ok(leading) => break leading,
                 Err(shared) => {
                     if !shared
@@ -118,11 +125,16 @@ impl Gate {
                 }
             }
         };
-        if comparison.cache.as_ref().is_some_and(|verified| verified.has(key)) {
+        let is_known = || comparison.cache.as_ref().is_some_and(|verified| verified.has(key));
+        if is_known() {
             return Some(true);
         }
         let place = self.enter(client)?;
         let turns = (turn(&place.permits, until)?, turn(&self.permits, until)?);
+        // Another client may have sent the same meanwhile.
+        if is_known() {
+            return Some(true);
+        }
         // All of this moves into the work: even if the client leaves, no other comparison begins before the thread is free, and the
         // others get the outcome.
         Some(osier::unblock(move || {
@@ -137,7 +149,7 @@ impl Gate {
     }
 
     /// Begins a comparison that others may share. An error is the one that is under way.
-    fn lead(self: &Arc<Self>, key: Key) -> Result<Leading, Arc<Shared>> {
+    fn lead(self: &Arc<Self>, key: Shareable) -> Result<Leading, Arc<Shared>> {
         match locked(&self.state).comparing.entry(key) {
             Entry::Occupied(shared) => Err(Arc::clone(shared.get())),
             Entry::Vacant(vacant) => {
@@ -156,11 +168,11 @@ impl Gate {
     }
 
     /// Takes a place in the lane of a client. None if there is none.
-    fn enter(self: &Arc<Self>, client: Option<IpAddr>) -> Option<Place> {
-        let client = client.map(ClientNetwork::from);
+    fn enter(self: &Arc<Self>, client: Option<ClientNetwork>) -> Option<Place> {
         let mut state = locked(&self.state);
         let of_client = state.lanes.get(&client).map_or(0, |lane| lane.waiting);
-        if state.waiting >= WAITING || of_client >= WAITING_OF_CLIENT {
+        let is_full = state.waiting >= WAITING && of_client >= self.at_once;
+        if is_full || of_client >= WAITING_OF_CLIENT {
             return None;
         }
         state.waiting += 1;
@@ -188,7 +200,7 @@ fn turn(permits: &Arc<Semaphore>, until: Instant) -> Option<OwnedSemaphorePermit
 /// The right to compare for all that have the same key. Dropped without an outcome, it passes to another one of them.
 struct Leading {
     gate: Arc<Gate>,
-    key: Key,
+    key: Shareable,
     shared: Arc<Shared>,
 }
 

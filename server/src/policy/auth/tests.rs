@@ -1,6 +1,6 @@
 //! Tests of the login: files and lists of users, the cache, what is logged, and the limits of the cost.
 
-use super::gate::WAITING_OF_CLIENT;
+use super::gate::{WAITING, WAITING_OF_CLIENT};
 use super::verified::{REMEMBERED, REMEMBERED_MAX};
 use super::*;
 use std::fs;
@@ -457,8 +457,17 @@ fn a_client_that_tries_passwords_does_not_keep_others_waiting() {
             let auth = Arc::clone(&auth);
             osier::spawn(move || status(&auth.decide(Some(&field("user0", &format!("wrong{n}"))), client(1))))
         };
-        let wrong: Vec<_> = (0..WAITING_OF_CLIENT).map(ask).collect();
+        let wrong: Vec<_> = (1..WAITING_OF_CLIENT).map(ask).collect();
         testkit::eventually("all wait", || {
+            osier::yield_now();
+            auth.gate.waiting() == WAITING_OF_CLIENT - 1
+        });
+        // The right password behind the wrong ones keeps nobody back who sends it, too.
+        let last = osier::spawn({
+            let auth = Arc::clone(&auth);
+            move || status(&auth.decide(Some(&field("user0", "sesame")), client(1)))
+        });
+        testkit::eventually("the last one waits", || {
             osier::yield_now();
             auth.gate.waiting() == WAITING_OF_CLIENT
         });
@@ -467,6 +476,58 @@ fn a_client_that_tries_passwords_does_not_keep_others_waiting() {
         let left = auth.gate.waiting();
         assert!(left > WAITING_OF_CLIENT / 2, "{left}");
         wrong.iter().for_each(|fiber| fiber.cancel());
+        assert_eq!(last.join().unwrap(), 200);
+    });
+}
+
+#[test]
+fn clients_that_fill_the_line_keep_nobody_else_out_of_it() {
+    let folder = Folder::new();
+    let auth = of_users(&folder, 1, 1);
+    osier::run(|| {
+        let all = auth.gate.permits.acquire();
+        let ask = |n: usize| {
+            let (auth, from) = (Arc::clone(&auth), client((n / WAITING_OF_CLIENT) as u8));
+            osier::spawn(move || status(&auth.decide(Some(&field("user0", &format!("wrong{n}"))), from)))
+        };
+        let wrong: Vec<_> = (0..WAITING).map(ask).collect();
+        testkit::eventually("all wait", || {
+            osier::yield_now();
+            auth.gate.waiting() == WAITING
+        });
+        drop(all);
+        assert_eq!(status(&auth.decide(Some(&field("user0", "sesame")), client(100))), 200);
+        wrong.iter().for_each(|fiber| fiber.cancel());
+    });
+}
+
+#[test]
+fn a_turn_that_does_not_come_gives_everything_back_and_another_one_leads() {
+    let folder = Folder::new();
+    let file = format!("ali:{SESAME}\n");
+    let mut auth = open(&folder, &file).0.unwrap();
+    auth.gate = Arc::new(Gate::new(1, Duration::from_secs(4)));
+    let auth = Arc::new(auth);
+    osier::run(|| {
+        let all = auth.gate.permits.acquire();
+        let ask = || {
+            let auth = Arc::clone(&auth);
+            osier::spawn(move || {
+                let decided = auth.decide(Some(&field("ali", "sesame")), CLIENT);
+                decided.map_or_else(|refused| refused.status().as_u16(), |_| 200)
+            })
+        };
+        let first = ask();
+        osier::sleep(Duration::from_secs(2));
+        let second = ask();
+        assert_eq!(first.join().unwrap(), 503);
+        testkit::eventually("the second one leads", || {
+            osier::yield_now();
+            auth.gate.waiting() == 1
+        });
+        drop(all);
+        assert_eq!(second.join().unwrap(), 200);
+        assert_eq!(auth.gate.waiting(), 0);
     });
 }
 
