@@ -384,7 +384,8 @@ impl Output for Unopened {
     }
 }
 
-/// A file that is open only while lines are written.
+/// A file that is open only while lines are written. Lines wait for the reader of a pipe and for room on the disk. They are lost if it
+/// cannot be opened otherwise: a user without the right to create it after a rotation never gets it.
 struct Brief {
     path: PathBuf,
     torn: bool,
@@ -405,7 +406,8 @@ impl Output for Brief {
                 self.torn = stream.torn;
                 written
             }
-            Err(error) => Written::Later(0, error),
+            Err(error) if error.kind() == io::ErrorKind::NotConnected || is_passing(&error) => Written::Later(0, error),
+            Err(error) => Written::Lost(count(lines), error),
         }
     }
 }
@@ -601,6 +603,16 @@ pub mod tests {
         writer.finish();
         assert_eq!(late.lock().unwrap().1, b"early\nlate\n");
         assert_eq!(reports.recv().unwrap(), "it can be written again; no line is missing");
+    }
+
+    #[test]
+    fn late_lines_of_a_file_that_cannot_be_opened_do_not_wait_for_it() {
+        let folder = testkit::Folder::new();
+        let mut late = briefly(&folder.join("gone/log"));
+        assert!(matches!(late.write(b"one\ntwo\n"), Written::Lost(2, _)));
+        std::fs::create_dir(folder.join("gone")).unwrap();
+        assert!(matches!(late.write(b"three\n"), Written::All));
+        assert_eq!(std::fs::read_to_string(folder.join("gone/log")).unwrap(), "three\n");
     }
 
     #[test]
