@@ -18,8 +18,6 @@
 //! of an upgrade, which has the rights of the old one, gets them from that ([`Found::item`]).
 
 use std::fs::{self, File};
-use std::io;
-use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -100,35 +98,32 @@ impl Found {
         }
     }
 
-    /// The item for the new process of an upgrade.
-    ///
-    /// # Errors
-    /// When the files cannot be duplicated.
-    pub fn item(&self) -> io::Result<Item> {
+    /// The item for the new process of an upgrade. If the files cannot be duplicated, it has the limit alone.
+    pub fn item(&self) -> Item {
         let group = self.cgroup.as_deref();
         let value = serde_json::json!({
             "machine": self.machine,
             "cgroup": group.map(|group| group.limit),
             "is_version_1": group.map(|group| group.version.root == VERSION_1.root),
         });
-        let mut descriptors = Vec::new();
-        if let Some((usage, stat)) = group.and_then(|group| group.files.as_ref()) {
-            descriptors = vec![usage.try_clone()?.into(), stat.try_clone()?.into()];
-        }
-        Ok(Item {
+        let files = group.and_then(|group| group.files.as_ref());
+        let copies = files.and_then(|(usage, stat)| usage.try_clone().ok().zip(stat.try_clone().ok()));
+        Item {
             bytes: value.to_string().into(),
-            descriptors,
-        })
+            descriptors: copies.map_or_else(Vec::new, |(usage, stat)| vec![usage.into(), stat.into()]),
+        }
     }
 }
 
 /// The cgroup and the memory of the machine in an item.
 fn read_item(item: Item) -> Option<(Option<Cgroup>, Option<u64>)> {
     let value: serde_json::Value = serde_json::from_slice(&item.bytes).ok()?;
-    let files = <[OwnedFd; 2]>::try_from(item.descriptors).ok();
+    // A later version may send further ones.
+    let mut descriptors = item.descriptors.into_iter();
+    let files = descriptors.next().zip(descriptors.next());
     let cgroup = value["cgroup"].as_u64().map(|limit| Cgroup {
         limit,
-        files: files.map(|[usage, stat]| (usage.into(), stat.into())),
+        files: files.map(|(usage, stat)| (usage.into(), stat.into())),
         version: match value["is_version_1"].as_bool() {
             Some(true) => &VERSION_1,
             _ => &VERSION_2,
@@ -450,7 +445,7 @@ mod tests {
                 })),
                 machine: Some(5000),
             };
-            let (cgroup, machine) = read_item(found.item().unwrap()).unwrap();
+            let (cgroup, machine) = read_item(found.item()).unwrap();
             let cgroup = cgroup.unwrap();
             assert_eq!((cgroup.limit, cgroup.memory(), machine), (1000, Some(250), Some(5000)));
             assert_eq!(cgroup.version.root == VERSION_1.root, is_version_1);
@@ -460,7 +455,7 @@ mod tests {
             cgroup: None,
             machine: None,
         };
-        let (cgroup, machine) = read_item(nothing.item().unwrap()).unwrap();
+        let (cgroup, machine) = read_item(nothing.item()).unwrap();
         assert!(cgroup.is_none() && machine.is_none());
     }
 

@@ -215,14 +215,12 @@ fn program(sites: &Sites) -> Result<Program, String> {
         Origin::File(file) => vec!["serve".into(), file.into()],
         Origin::Line(_) => env::args_os().skip(1).collect(),
     };
-    let memory = process.memory.item();
-    let memory = memory.map_err(|error| format!("cannot copy the files of the memory limit: {error}"))?;
     let mut program = Program::new(path)
         .args(arguments)
         .patience(config.upgrade.timeout)
         .drain(config.upgrade.drain)
         .give(CONFINEMENT, confinement.item())
-        .give(MEMORY, memory);
+        .give(MEMORY, process.memory.item());
     let of_descriptor = |descriptor, bytes: &[u8]| Item {
         bytes: bytes.to_vec(),
         descriptors: vec![descriptor],
