@@ -58,6 +58,9 @@ pub const LOOK: Duration = Duration::from_secs(10);
 /// Time between two looks whether another machine still proves a name.
 const BUSY: Duration = Duration::from_secs(1);
 
+/// The longest wait for these machines, as long as an issuer may take for a proof. The order of this machine holds locks meanwhile.
+const TURN: Duration = Duration::from_secs(300);
+
 /// An origin of certificates, at work.
 pub trait Source: Send + Sync {
     /// The identity for the name that a client asks for, in lower case. None while there is none. Every worker calls
@@ -431,7 +434,7 @@ impl Board for Certificates {
 
     fn give_certificate(&self, name: &str, certificate: &[u8], key: &[u8]) -> Result<Box<dyn Presented>, String> {
         let identity = Identity::of_challenge(certificate.to_vec(), key).map_err(|error| error.to_string())?;
-        let turn = self.turn_to_prove(name);
+        let turn = self.turn_to_prove(name, TURN)?;
         let (own, field) = (
             self.challenges.give_identity(name, identity),
             Key::Name(name.to_owned()),
@@ -463,13 +466,18 @@ impl Presented for InTurn {}
 impl Certificates {
     /// Waits until no other machine proves the name: a handshake can show one certificate. `None` if there are no other machines,
     /// and while Redis is away.
-    fn turn_to_prove(&self, name: &str) -> Option<Lock> {
-        let (storage, name) = (InRedis(Arc::clone(self.shared()?)), format!("proof/{name}"));
+    ///
+    /// # Errors
+    /// When others still prove it after `patience`.
+    fn turn_to_prove(&self, name: &str, patience: Duration) -> Result<Option<Lock>, String> {
+        let Some(shared) = self.shared() else { return Ok(None) };
+        let (storage, until) = (InRedis(Arc::clone(shared)), osier::time::now() + patience);
         loop {
-            match storage.lock(&name) {
-                Ok(Locking::Taken(turn)) => return Some(turn),
-                Ok(Locking::Busy(_)) => osier::sleep(BUSY),
-                Err(_) => return None,
+            match storage.lock(&format!("proof/{name}")) {
+                Ok(Locking::Taken(turn)) => return Ok(Some(turn)),
+                Ok(Locking::Busy(_)) if osier::time::now() < until => osier::sleep(BUSY),
+                Ok(Locking::Busy(_)) => return Err(format!("other machines still prove {name} after {patience:?}")),
+                Err(_) => return Ok(None),
             }
         }
     }
@@ -689,6 +697,8 @@ mod tests {
             };
             let (first, second) = (pair(), pair());
             let given = one.give_certificate("a.example", &first.0, &first.1).unwrap();
+            // No machine waits for ever.
+            assert!(two.turn_to_prove("a.example", Duration::ZERO).is_err());
             let waiting = osier::spawn_local({
                 let (two, second) = (Arc::clone(&two), second.clone());
                 move || two.give_certificate("a.example", &second.0, &second.1).unwrap()
