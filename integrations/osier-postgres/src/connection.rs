@@ -326,11 +326,12 @@ impl<'a> Transaction<'a> {
     /// # Errors
     ///
     /// The server's, for example of a deferred constraint, and SQLSTATE 25P02 if a statement of the transaction has failed, even if
-    /// its error was ignored. Nothing is kept then, unless the connection has ended: what became of the transaction is unknown in that
+    /// its error was ignored, or it was given up before. Nothing is kept then, unless the connection has ended: what became of the transaction is unknown in that
     /// case.
     pub fn commit(self) -> Result<(), Error> {
-        // The server answers the commit of such a transaction as any other, and rolls it back. Every other statement fails there.
-        if self.calls.has_failed.get() {
+        // The server answers the commit of a failed transaction as any other, and rolls it back. Every other statement fails there. A call
+        // that was given up may still run, and fail.
+        if self.calls.has_failed.get() || !self.calls.have_ended() {
             self.calls.wait(self.inner.batch_execute("select 1"))?;
         }
         self.calls.wait(self.inner.commit())

@@ -227,14 +227,19 @@ impl Open {
         let statement = match self.statements.get(sql) {
             Some(statement) => statement,
             None => {
-                let statement = osier::block_on(self.client.prepare(sql))?;
+                let statement = self.wait(self.client.prepare(sql))?;
                 self.statements.put(sql, &statement);
                 statement
             }
         };
-        let done = osier::block_on(with(statement)).map_err(Error::from);
+        let done = self.wait(with(statement));
+        done.inspect_err(|error| self.statements.forget_if_stale(sql, error))
+    }
+
+    /// Waits for a call, and closes the connection after an error with which the session ends.
+    fn wait<T>(&self, future: impl Future<Output = Result<T, tokio_postgres::Error>>) -> Result<T, Error> {
+        let done = osier::block_on(future).map_err(Error::from);
         done.inspect_err(|error| {
-            self.statements.forget_if_stale(sql, error);
             if error.ends_the_session()
                 && let Some(reading) = self.reading().take()
             {

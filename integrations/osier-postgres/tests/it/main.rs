@@ -242,6 +242,16 @@ fn a_commit_tells_of_a_failure_that_was_ignored(server: &Peer) {
     insert(&transaction, 3).unwrap();
     transaction.commit().unwrap();
     assert_eq!(rows(&connection), 3);
+
+    // A statement that is given up fails later.
+    let transaction = connection.transaction().unwrap();
+    insert(&transaction, 4).unwrap();
+    let late = "do $$ begin perform pg_sleep(0.5); raise 'late'; end $$";
+    let given_up = osier::timeout(Duration::from_millis(50), || transaction.batch_execute(late));
+    assert!(given_up.is_err());
+    let aborted = transaction.commit().unwrap_err();
+    assert_eq!(aborted.code(), Some(&SqlState::IN_FAILED_SQL_TRANSACTION), "{aborted}");
+    assert_eq!(rows(&connection), 3);
 }
 
 /// The server waited for data, and ended the session at the next statement, which was somebody else's.
