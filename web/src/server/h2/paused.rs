@@ -30,7 +30,7 @@ const PAUSE: Duration = Duration::from_millis(10);
 
 /// Leaves the response to a future.
 pub(super) fn begin(stream: Stream, request: Arc<RequestHead>, paused: Box<Paused>) {
-    let ends = Ends(stream.shared.clone(), stream.id);
+    let ends = Ends(Some(stream.shared.clone()), stream.id);
     let resting = Resting::new(paused, request, stream, ends);
     drop(osier::spawn_future_local(resting.run()));
 }
@@ -103,7 +103,12 @@ impl Resting {
         let (request, held) = (self.response.1.clone(), &mut self.paused.extensions);
         match exchange::go_on(&self.stream, &request, response, held) {
             Next::Pauses(again) => Some(Resting::new(again, request, self.stream, self.ends)),
-            Next::Ends | Next::GoesOn => None,
+            Next::Ends => None,
+            Next::GoesOn => {
+                // The tunnel ends the stream.
+                self.ends.0 = None;
+                None
+            }
         }
     }
 }
@@ -120,11 +125,13 @@ impl Drop for Unreported {
     }
 }
 
-/// Ends the stream at its drop.
-struct Ends(Rc<Shared>, StreamId);
+/// Ends the stream at its drop. Nothing if something else ends it.
+struct Ends(Option<Rc<Shared>>, StreamId);
 
 impl Drop for Ends {
     fn drop(&mut self) {
-        self.0.remove(self.1);
+        if let Some(shared) = &self.0 {
+            shared.remove(self.1);
+        }
     }
 }

@@ -392,6 +392,28 @@ fn a_tunnel_in_a_stream_says_so_if_its_connection_is_closed_because_memory_is_sh
     });
 }
 
+/// The wait for the response of the backend holds no fiber after a second.
+#[test]
+fn a_websocket_in_a_stream_goes_on_although_its_backend_takes_its_time() {
+    let backend = Backend::start(|_, conn| {
+        conn.head().expect("a request");
+        std::thread::sleep(Duration::from_millis(1500));
+        conn.send("HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n");
+        conn.take(11).expect("a message");
+        conn.send(b"\x81\x05hello");
+        conn.head();
+    });
+    let site = site(Router::new().fallback(backend.proxy().handler()));
+    let mut client = Client::connect(site.addr);
+    let stream = open_websocket(&mut client, "/");
+    client.until("200", |client| client.replies[&stream].status == 200);
+    client.body(stream, &masked(0x81, b"hello"), false);
+    client.until("an answer", |client| {
+        assert!(!client.machine.is_reset(stream), "the stream is reset");
+        client.replies[&stream].body.ends_with(b"\x81\x05hello")
+    });
+}
+
 #[test]
 fn websockets_of_both_styles_run_in_streams() {
     let router = router()
