@@ -1,16 +1,18 @@
 //! The state that the workers of a server share.
 
 use std::net::SocketAddr;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
+use osier::Cancelled;
 use osier::net::Stream;
 use osier::sync::Event;
 use osier_http::Limits;
 
 use crate::conn::clients::Clients;
 use crate::conn::close::{CloseReason, ConnectionEvent, ConnectionHook};
-use crate::conn::log::record::{Level, Record};
+use crate::conn::log::record::{Level, Record, how_it_panicked};
 use crate::conn::log::seldom::Seldom;
 use crate::conn::protocol::Protocol;
 use crate::conn::rates::Rates;
@@ -145,10 +147,19 @@ impl ServerState {
         self.report(ConnectionEvent::Closed(CloseReason::ClientLimit));
     }
 
+    /// Calls the hook. Its panic goes no further than the log, because the caller has counted the connection and must go on to serve it, or
+    /// runs in a destructor.
     fn report(&self, event: ConnectionEvent) {
-        if let Some(hook) = &self.on_connection {
-            hook(event);
+        let Some(hook) = &self.on_connection else { return };
+        let Err(payload) = catch_unwind(AssertUnwindSafe(|| hook(event))) else {
+            return;
+        };
+        if Cancelled::is_payload(&*payload) {
+            resume_unwind(payload);
         }
+        let text = format_args!("the hook of 'on_connection' {}", how_it_panicked(&*payload));
+        // The hook for the log may panic, too.
+        let _ = catch_unwind(AssertUnwindSafe(|| self.log(&Record::new(Level::Error, text))));
     }
 
     pub(crate) fn count(&self, index: usize) -> usize {

@@ -1,6 +1,6 @@
 //! The fibers that a server has as long as it accepts: one that is lost is replaced after a pause.
 //!
-//! A panic loses a fiber, of the program's own hook for example, and so does the lack of memory for its stack. Without the fiber that
+//! A panic loses a fiber, of the program's hook for the log for example, and so does the lack of memory for its stack. Without the fiber that
 //! accepts, the clients of its listener would wait for ever.
 
 use std::any::Any;

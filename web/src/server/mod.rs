@@ -292,7 +292,7 @@ impl Server {
     }
 
     /// Calls `hook` when a connection begins or ends, to count them for example. A connection that is reset because its client has
-    /// too many begins and ends at once.
+    /// too many begins and ends at once. A panic of `hook` is logged, and the connection goes on.
     ///
     /// ```
     /// use osier_web::{ConnectionEvent, Router, Server};

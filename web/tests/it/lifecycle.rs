@@ -299,22 +299,40 @@ fn a_worker_with_busy_connections_alone_asks_the_others() {
 
 #[test]
 fn a_listener_whose_accepting_fiber_is_lost_gets_another_one() {
-    let opened = AtomicUsize::new(0);
-    let hook = move |event| {
-        // It runs on the fiber that has accepted.
-        if event == ConnectionEvent::Opened && opened.fetch_add(1, Ordering::Relaxed) < 2 {
-            panic!("the hook fails");
-        }
+    let asked = AtomicUsize::new(0);
+    // It runs on the fiber that accepts, before the connection counts.
+    let trusted = move |_| match asked.fetch_add(1, Ordering::Relaxed) < 2 {
+        true => panic!("on purpose"),
+        false => false,
     };
-    let server = Server::new(Router::new().get("/", |_| "hi")).on_connection(hook);
+    let server = Server::new(Router::new().get("/", |_| "hi"))
+        .max_connections_per_client(10)
+        .proxy_protocol(trusted);
     let site = site_with(1, server, |server| server.bind("127.0.0.1:0"));
     for _ in 0..2 {
         site.connect().expect_end();
     }
     assert_eq!(site.get("/").text(), "hi");
-    let line = "the fiber that accepts on worker 0 panicked: the hook fails; another one follows in 1s";
+    let line = "the fiber that accepts on worker 0 panicked: on purpose; another one follows in 1s";
     let log = site.log.lock().unwrap().clone();
     assert_eq!(log, [line, line]);
+}
+
+#[test]
+fn a_hook_that_panics_costs_no_connection_and_no_place() {
+    let server = Server::new(Router::new().get("/", |_| "hi"))
+        .max_connections_per_client(1)
+        .on_connection(|event| panic!("at {event:?}"));
+    let site = site_with(1, server, |server| server.bind("127.0.0.1:0"));
+    for _ in 0..3 {
+        assert_eq!(site.get("/").text(), "hi");
+        eventually("the place is free again", || site.connections.count() == 0);
+    }
+    assert!(site.logged("the hook of 'on_connection' panicked: at Opened"));
+    eventually("the end is logged", || {
+        site.logged("the hook of 'on_connection' panicked: at Closed(")
+    });
+    assert!(!site.logged("the fiber that accepts"));
 }
 
 #[test]
