@@ -402,13 +402,14 @@ impl Exchange {
     /// While the backend writes.
     pub fn drain(&mut self, bytes: usize, time: Duration) {
         let until = osier::time::now() + time;
-        let mut left = bytes;
+        let (mut left, between) = (bytes, self.patience.between);
         loop {
             let time = until.saturating_duration_since(osier::time::now());
             // A backend that says nothing has no more time than one that writes.
+            let patience = time.min(between);
             self.patience = Patience {
-                first_byte: time,
-                between: time,
+                first_byte: patience,
+                between: patience,
             };
             left = match self.next() {
                 Ok(Said::Piece(piece)) if piece.len() <= left && !time.is_zero() => left - piece.len(),

@@ -269,6 +269,16 @@ fn requests_that_go_on_behind_their_clients_have_a_bound() {
     assert_eq!(app.connections(), 129);
 }
 
+#[test]
+fn a_script_that_is_silent_behind_its_client_has_the_time_between() {
+    let folder = folder();
+    let (app, heard) = endless(&folder, "304");
+    let site = serve(&folder, &app, impatient());
+    assert_eq!(site.get("/a.php").status, 304);
+    // The whole time for one that writes is longer.
+    heard.recv_timeout(PATIENCE / 2).expect("its connection ends");
+}
+
 // ---- time ----
 
 #[test]
