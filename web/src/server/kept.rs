@@ -40,7 +40,7 @@ impl Kept {
     }
 
     /// Ready with a line for the log once the fiber is lost. The line comes once.
-    pub(super) fn poll_lost(&mut self, cx: &mut Context<'_>) -> Poll<String> {
+    fn poll_lost(&mut self, cx: &mut Context<'_>) -> Poll<String> {
         let Some(fiber) = &mut self.fiber else {
             return Poll::Pending;
         };
@@ -81,6 +81,19 @@ impl Drop for Kept {
         {
             let _ = fiber.join();
         }
+    }
+}
+
+/// Ready once fibers are lost, with a line for the log for each of them.
+pub(super) fn poll_lost(kept: &mut [Kept], cx: &mut Context<'_>) -> Poll<Vec<String>> {
+    let lines = kept.iter_mut().filter_map(|kept| match kept.poll_lost(cx) {
+        Poll::Ready(line) => Some(line),
+        Poll::Pending => None,
+    });
+    let lines: Vec<_> = lines.collect();
+    match lines.is_empty() {
+        true => Poll::Pending,
+        false => Poll::Ready(lines),
     }
 }
 
@@ -139,6 +152,24 @@ mod tests {
             assert!(osier::timeout(Duration::from_millis(20), || lost(&mut kept)).is_err());
             kept.replace();
             assert_eq!(begun.get(), 3);
+        });
+    }
+
+    #[test]
+    fn fibers_that_are_lost_together_are_told_together() {
+        osier::run(|| {
+            let panics = |name: &str| Kept::new(name.into(), || osier::spawn_local(|| panic!("on purpose")));
+            let waits = || {
+                Kept::new("none".into(), || {
+                    osier::spawn_local(|| osier::sync::Event::new().wait())
+                })
+            };
+            let mut kept = [panics("one"), waits(), panics("two")];
+            // All have run.
+            osier::sleep(Duration::from_millis(5));
+            let lines = osier::block_on(poll_fn(|cx| poll_lost(&mut kept, cx)));
+            let line = |name| format!("{name} panicked: on purpose; another one follows in 1s");
+            assert_eq!(lines, [line("one"), line("two")]);
         });
     }
 }

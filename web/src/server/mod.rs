@@ -614,9 +614,13 @@ impl Listening {
         loop {
             let mut kept = begin(&service, &sockets);
             stop.wait_and_keep(&mut kept, &service.state);
-            // All at once: each accepts its backlog first, which takes a moment.
-            kept.iter().for_each(Kept::cancel);
-            drop(kept);
+            // Those that accept end first: each accepts its backlog, for which memory may have to be relieved. It takes a moment, so all of
+            // them do so at once.
+            let relieving = kept.split_off(kept.len() / 2);
+            for fibers in [kept, relieving] {
+                fibers.iter().for_each(Kept::cancel);
+                drop(fibers);
+            }
             stop.0.closed.store(true, Ordering::Release);
             if stop.wait_until(|asked| asked != CLOSED) != OPEN {
                 break;
@@ -721,7 +725,7 @@ fn device_and_inode(path: &Path) -> Option<(u64, u64)> {
     Some((found.dev(), found.ino()))
 }
 
-/// Begins to accept: each listener has a fiber for that, and one for the connections that have to end.
+/// Begins to accept: each listener has a fiber for that, and one for the connections that have to end. The latter come last.
 fn begin(service: &Service, sockets: &Sockets) -> Vec<Kept> {
     let listeners = sockets.all();
     let workers = service.state.connections.len();
@@ -832,15 +836,14 @@ impl ShutdownHandle {
     fn wait_and_keep(&self, kept: &mut [Kept], server: &ServerState) {
         let stops = |asked| asked != OPEN;
         loop {
-            let lost = osier::block_on(poll_fn(|cx| {
-                if self.poll_until(cx, stops).is_ready() {
-                    return Poll::Ready(None);
-                }
-                let mut lost = kept.iter_mut().map(|kept| kept.poll_lost(cx));
-                lost.find(Poll::is_ready).unwrap_or(Poll::Pending).map(Some)
+            let lost = osier::block_on(poll_fn(|cx| match self.poll_until(cx, stops) {
+                Poll::Ready(_) => Poll::Ready(None),
+                Poll::Pending => kept::poll_lost(kept, cx).map(Some),
             }));
-            let Some(line) = lost else { return };
-            kept::carefully(|| server.log(&Record::new(Level::Error, format_args!("{line}"))));
+            let Some(lines) = lost else { return };
+            for line in lines {
+                kept::carefully(|| server.log(&Record::new(Level::Error, format_args!("{line}"))));
+            }
             if osier::timeout(kept::PAUSE, || self.wait_until(stops)).is_ok() {
                 return;
             }
