@@ -88,9 +88,13 @@ impl Inlet {
         self.may_pause.set(true);
     }
 
-    /// Whether a fiber has waited for so long, and its peer may not be silent.
+    /// Whether a fiber has waited for so long in vain, and its peer may not be silent.
     pub(crate) fn is_silent_for(&self, time: Duration) -> bool {
-        let awaited = self.awaited.get().filter(|_| !self.may_pause.get());
+        // Bytes may be there that the fiber had no turn to read.
+        let awaited = self
+            .awaited
+            .get()
+            .filter(|_| !self.may_pause.get() && !self.is_readable());
         awaited.is_some_and(|since| Stamp::coarse().since(since) >= time)
     }
 
@@ -200,6 +204,19 @@ mod tests {
         assert_eq!(inlet.inbox.borrow().bytes.capacity(), 0);
         let error = inlet.take(&mut into).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+    }
+
+    #[test]
+    fn a_peer_whose_bytes_nobody_has_read_is_not_silent() {
+        osier::run(|| {
+            let inlet = Inlet::new(false);
+            assert!(!inlet.is_silent_for(Duration::ZERO));
+            let awaits = inlet.awaits();
+            assert!(inlet.is_silent_for(Duration::ZERO));
+            inlet.receive(b"body", false);
+            assert!(!inlet.is_silent_for(Duration::ZERO));
+            drop(awaits);
+        });
     }
 
     #[test]

@@ -304,8 +304,7 @@ impl Connection {
         self.rest()
     }
 
-    /// Resets the streams whose client has opened no window for some time, or has sent nothing that a fiber waits for: near the limit of
-    /// memory.
+    /// Resets the streams whose client has opened no window for some time: near the limit of memory.
     #[cold]
     fn reset_stalled(&mut self) -> Result<(), Error> {
         let now = osier::time::coarse_now();
@@ -320,7 +319,6 @@ impl Connection {
                 None => break,
             }
         }
-        self.shared.reset_silent(stalled::STALLED_AFTER);
         self.shared.wake_writable();
         self.shared.flush_soon();
         Ok(())
@@ -440,7 +438,15 @@ impl Multiplexed for Connection {
         }
         match cause {
             Cause::Readable if self.shared.link.is_evicted() && self.shared.is_idle() => self.evicted(),
-            Cause::Readable => self.read(),
+            Cause::Readable => {
+                let next = self.read();
+                // Their bytes may have come with this read.
+                if memory::pressure() == Pressure::Critical {
+                    self.shared.reset_silent(stalled::STALLED_AFTER);
+                    self.shared.flush_soon();
+                }
+                next
+            }
             Cause::Deadline => self.expire(),
             Cause::Woken | Cause::Writable => self.rest(),
             Cause::Shutdown => {
