@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::common::{Client, PATIENCE, eventually, forever, site, site_with};
 use osier_web::http::StatusCode;
-use osier_web::{ConnectionEvent, Limits, Request, Response, Route, Router, Server, Timeouts};
+use osier_web::{Limits, Request, Response, Route, Router, Server, Timeouts};
 
 const MIB: usize = 1 << 20;
 
