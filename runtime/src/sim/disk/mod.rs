@@ -29,7 +29,7 @@ pub(crate) use names::Number;
 
 /// The writes of a file that are kept apart. With one more, the oldest becomes durable.
 const UNSYNCED: usize = 1024;
-/// The bytes of the longest file. What a crash leaves of it is in memory, its holes too.
+/// The bytes of the longest file. The rest of it after a crash is in memory, its holes too.
 const LONGEST: u64 = 1 << 30;
 /// The permission bits that a new file does not get: the umask of every host.
 const UMASK: u32 = 0o022;
