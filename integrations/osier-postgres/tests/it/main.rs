@@ -287,7 +287,8 @@ fn a_copy_leaves_no_connection_out_of_step(server: &Peer) {
     }
     drop(connection);
     // One that is not seen ends its connection.
-    let hidden: [fn(&Connection) -> Result<(), Error>; 2] = [
+    type Way = fn(&Connection) -> Result<(), Error>;
+    let hidden: [Way; 2] = [
         |connection| connection.batch_execute("select 1; copy copied from stdin"),
         |connection| connection.query("copy copied from /* hidden */ stdin", &[]).map(drop),
     ];

@@ -222,7 +222,7 @@ fn act(kind: u64, mut connection: Connection, books: &Books, number: i32) -> Res
             transaction.execute("insert into children values ($1)", &[&number])?;
             match transaction.commit() {
                 Err(error) if is_code(&error, &SqlState::FOREIGN_KEY_VIOLATION) => Ok(()),
-                other => other.and_then(|()| panic!("a commit without the parent")),
+                other => other.map(|()| panic!("a commit without the parent")),
             }
         }
         7 => {
@@ -238,7 +238,7 @@ fn act(kind: u64, mut connection: Connection, books: &Books, number: i32) -> Res
                 Err(stop) => resume_unwind(stop),
             }
         }
-        8 | 9 | 10 => copy(kind, &connection, books, number),
+        8..=10 => copy(kind, &connection, books, number),
         // A reader that has seen enough.
         11 => connection.call(|client| async move {
             drop(
@@ -302,7 +302,7 @@ fn copy(kind: u64, connection: &Connection, books: &Books, number: i32) -> Resul
         9 => copied(),
         _ => match copied() {
             Err(error) if error.code() == Some(&SqlState::UNIQUE_VIOLATION) => Ok(()),
-            other => other.and_then(|()| panic!("two rows with one key")),
+            other => other.map(|()| panic!("two rows with one key")),
         },
     }
 }
