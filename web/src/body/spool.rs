@@ -144,6 +144,7 @@ impl Spool {
     /// # Suspends
     ///
     /// While the client sends, and while the file is written.
+    #[cfg(any(test, feature = "fastcgi"))]
     pub(crate) fn fill(body: &mut dyn Arriving, limits: &Limits) -> Result<Spool, Failed> {
         let mut spool = Spool::default();
         spool.go_on(body, limits)?;
