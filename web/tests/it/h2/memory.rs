@@ -91,7 +91,8 @@ fn near_the_limit_streams_whose_bodies_do_not_come_are_reset() {
         assert_eq!(sends.reply(upload).text(), sent.to_string());
         FREE.set();
         assert_eq!(other.reply(waits).text(), "has waited");
-        assert_eq!(client.get("/").status, 200);
+        // The others may have been ended as idle ones, before memory was free.
+        assert_eq!(Client::connect(site.addr).get("/").status, 200);
     });
 }
 
