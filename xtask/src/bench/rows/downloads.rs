@@ -13,6 +13,9 @@ use std::path::{Path, PathBuf};
 /// Clients that download the large text.
 const DOWNLOADS: usize = 8;
 
+/// The path of the large text. Rows of codings have a short one of another name in the same folder.
+const LARGE: &str = "/large.txt";
+
 /// The length of the large text, in bytes.
 const TEXT_BYTES: usize = 29 << 20;
 
@@ -23,10 +26,10 @@ pub fn rows(plan: &Plan) -> Vec<Row<'_>> {
     let measured = |server: Server, short, coding| {
         server.check(short, HELLO)?;
         match coding {
-            "identity" => server.check("/text.txt", &text())?,
-            _ => drop(server.length_by("/text.txt", coding)?),
+            "identity" => server.check(LARGE, &text())?,
+            _ => drop(server.length_by(LARGE, coding)?),
         }
-        let beside = load::beside_downloads(plan, &server, short, ("/text.txt", coding, DOWNLOADS))?;
+        let beside = load::beside_downloads(plan, &server, short, (LARGE, coding, DOWNLOADS))?;
         Ok(Sample {
             downloaded: Some(beside.downloaded),
             ..beside.p99.into()
@@ -75,7 +78,7 @@ pub fn rows(plan: &Plan) -> Vec<Row<'_>> {
 
 /// Writes the large text into the site, unless it is there.
 fn text_file(plan: &Plan) -> Result<(), String> {
-    let file = site(plan).join("text.txt");
+    let file = site(plan).join(&LARGE[1..]);
     if !file.exists() {
         std::fs::write(&file, text()).map_err(|error| format!("{}: {error}", file.display()))?;
     }
@@ -125,7 +128,7 @@ fn ours(plan: &Plan, backend: u16) -> Result<Server, String> {
         let config = format!(
             "workers = 1\n[[listen]]\naddress = \"127.0.0.1:{port}\"\n[[site]]\ndefault = true\nlog = false\n\
              compress = {{ codings = [\"br\", \"gzip\"] }}\n\
-             [[site.route]]\npath = \"/text.txt\"\nproxy = \"127.0.0.1:{backend}\"\n\
+             [[site.route]]\npath = \"{LARGE}\"\nproxy = \"127.0.0.1:{backend}\"\n\
              [[site.route]]\nrespond = \"Hello, World!\"\n"
         );
         Ok(vec![written(plan, &format!("downloads-{port}.toml"), &config)?.into()])
