@@ -62,3 +62,4 @@ mod timeouts;
 mod udp;
 mod unix;
 mod wait_many;
+mod watch;
