@@ -13,7 +13,7 @@ use std::task::{Context, Poll};
 use pin_project_lite::pin_project;
 use tokio::runtime::Handle;
 
-use crate::worker::hook::{after_resume, before_suspend};
+use crate::worker::hook::around_switch;
 
 /// Polls and drops `future` with the tokio runtime of `handle` entered. Between polls the runtime is not entered.
 ///
@@ -75,7 +75,7 @@ fn entered<T>(handle: &Handle, body: impl FnOnce() -> T) -> T {
     let guard = Cell::new(Some(handle.enter()));
     let leave = || drop(guard.take());
     let enter = || guard.set(guard.take().or_else(|| Some(handle.enter())));
-    before_suspend(&leave, || after_resume(&enter, body))
+    around_switch(&leave, &enter, body)
 }
 
 osier_queue::impl_debug!(WithTokio<F>, self => { .. });

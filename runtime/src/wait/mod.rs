@@ -325,7 +325,8 @@ fn on_fiber<T>(
     loop {
         // The hooks run before every suspension, not only the first: a hook may wait for wake-ups of its own, which
         // this one used up. If a hook has suspended, the registered wake-up may have come meanwhile. Otherwise there is no
-        // such poll: it may be a user's future, which would find what the hooks have put away.
+        // such poll: it may be a user's future, which would find what the hooks have put away. (tokio's context is put away
+        // in the switch itself.)
         if core.run_hooks()
             && let Poll::Ready(value) = poll(&mut cx)
         {

@@ -283,6 +283,7 @@ impl<'a> Core<'a> {
     /// Suspends as [`suspend`](Core::suspend) does, and runs no hook when the fiber is resumed: it is about to suspend again.
     #[inline(always)]
     pub(crate) fn switch<'w>(&self, waits: impl Fn() -> Waits<'w>) {
+        self.hooks.leave();
         // std counts panics per thread. A fiber that suspends while it unwinds takes its share out: otherwise its
         // neighbours would believe that they panic.
         let panics = if thread::panicking() { panic_count::take() } else { 0 };

@@ -32,6 +32,14 @@ pub(crate) struct Hooks {
 enum Hook<'a> {
     BeforeSuspend(&'a dyn Fn()),
     AfterResume(&'a dyn Fn()),
+    /// Runs next to each switch of the fiber, the one before it and the other after it: also where a hook suspends.
+    #[cfg_attr(
+        not(feature = "tokio-rt"),
+        expect(dead_code, reason = "only tokio's context is left so")
+    )]
+    Switch(&'a dyn Fn(), &'a dyn Fn()),
+    /// The hooks further out run at this moment, so they do not run for suspensions.
+    Running,
     Describe(&'a [Part<'a>]),
     DescribeRequest(&'a RequestWords<'a>),
 }
@@ -56,7 +64,7 @@ impl Hooks {
     }
 
     /// Runs the hooks, the innermost first. Returns whether one of them has suspended, which the fiber notes in
-    /// `has_suspended`. While hooks run, the fiber has none.
+    /// `has_suspended`. While hooks run, the fiber has none but those of [`around_switch`].
     ///
     /// If a hook suspends, the hooks before it run once more: the output that they prepared may be used up meanwhile.
     #[inline]
@@ -65,9 +73,17 @@ impl Hooks {
         if innermost.is_null() {
             return false;
         }
-        self.innermost.set(ptr::null());
-        let _restore = Restore(self, innermost);
-        run_all(innermost, has_suspended)
+        self.without(|| run_all(innermost, has_suspended))
+    }
+
+    /// Runs the hooks of [`around_switch`] for a fiber that suspends in the next moment, the innermost first. They do not wait, and may
+    /// run more than once.
+    #[inline]
+    pub(crate) fn leave(&self) {
+        let innermost = self.innermost.get();
+        if cfg!(feature = "tokio-rt") && !innermost.is_null() {
+            leave_all(innermost);
+        }
     }
 
     /// Runs the hooks after a resumption, the outermost first. While they run, the fiber has none.
@@ -80,9 +96,26 @@ impl Hooks {
     }
 
     fn run_all_after(&self, innermost: *const Node<'static>) {
-        self.innermost.set(ptr::null());
-        let _restore = Restore(self, innermost);
-        run_outer_first(innermost);
+        self.without(|| run_outer_first(innermost, true));
+    }
+
+    /// Runs `body` without the present hooks, but for those of [`around_switch`].
+    fn without<T>(&self, body: impl FnOnce() -> T) -> T {
+        let outer = self.innermost.get();
+        let node = Node {
+            hook: Hook::Running,
+            outer,
+        };
+        let _restore = self.link(&node);
+        body()
+    }
+
+    /// Makes `node` the innermost until the guard is dropped. The caller drops it before the node.
+    fn link(&self, node: &Node<'_>) -> Restore<'_> {
+        let restore = Restore(self, node.outer);
+        compiler_fence(Ordering::SeqCst); // the node is complete
+        self.innermost.set(ptr::from_ref(node).cast::<Node<'static>>());
+        restore
     }
 
     /// The innermost [`describe`], as a value to be shown. `None` if there is none.
@@ -94,7 +127,7 @@ impl Hooks {
             match hook {
                 Hook::Describe(parts) => return Some(Description::Parts(parts)),
                 Hook::DescribeRequest(words) => return Some(Description::Request(words)),
-                Hook::BeforeSuspend(_) | Hook::AfterResume(_) => node = *outer,
+                Hook::BeforeSuspend(_) | Hook::AfterResume(_) | Hook::Switch(..) | Hook::Running => node = *outer,
             }
         }
         None
@@ -120,36 +153,51 @@ fn run_all(innermost: *const Node<'static>, has_suspended: &Cell<bool>) -> bool 
     suspended_in.is_some()
 }
 
-fn run_outer_first(node: *const Node<'static>) {
+/// Runs the hooks after a resumption; those beyond [`Hook::Running`] only if they are for a switch.
+fn run_outer_first(node: *const Node<'static>, all: bool) {
     if node.is_null() {
         return;
     }
     // SAFETY: as in `run_one`.
     let Node { hook, outer } = unsafe { &*node };
-    run_outer_first(*outer);
-    if let Hook::AfterResume(hook) = hook {
-        hook();
+    run_outer_first(*outer, all && !matches!(hook, Hook::Running));
+    match hook {
+        Hook::AfterResume(hook) if all => hook(),
+        Hook::Switch(_, enter) => enter(),
+        _ => {}
     }
 }
 
-/// Runs the hook of a linked node, if it is one for a suspension; returns the next node.
+fn leave_all(mut node: *const Node<'static>) {
+    while !node.is_null() {
+        // SAFETY: as in `run_one`.
+        let Node { hook, outer } = unsafe { &*node };
+        if let Hook::Switch(leave, _) = hook {
+            leave();
+        }
+        node = *outer;
+    }
+}
+
+/// Runs the hook of a linked node, if it is one for a suspension; returns the next node. There is none beyond [`Hook::Running`].
 fn run_one(node: *const Node<'static>) -> *const Node<'static> {
     // SAFETY: linked nodes are alive: they belong to frames of this stack that are shallower than this one.
     let Node { hook, outer } = unsafe { &*node };
-    if let Hook::BeforeSuspend(hook) = hook {
-        hook();
+    match hook {
+        Hook::BeforeSuspend(hook) => hook(),
+        Hook::Running => return ptr::null(),
+        _ => {}
     }
     *outer
 }
 
-/// Runs `body` without the hooks that were there before.
+/// Runs `body` without the hooks that were there before, but for those of [`around_switch`].
 pub(crate) fn without_hooks<T>(body: impl FnOnce() -> T) -> T {
     let hooks = context::core(|core| &raw const core.hooks);
     let Some(hooks) = hooks else { return body() };
     // SAFETY: as in `with_hook`.
     let hooks = unsafe { &*hooks };
-    let _restore = Restore(hooks, hooks.innermost.replace(ptr::null()));
-    body()
+    hooks.without(body)
 }
 
 struct Restore<'a>(&'a Hooks, *const Node<'static>);
@@ -164,7 +212,8 @@ impl Drop for Restore<'_> {
 /// Runs `body`. Each time this fiber is about to suspend inside it, for whatever reason, `hook` runs first.
 ///
 /// The hook may block. While it runs it is not called again, but it is called once more after a hook further out has
-/// blocked. Nested hooks run from the innermost to the outermost. On a plain thread, and in a
+/// blocked. If one has blocked, whatever the fiber waits for is polled once more behind the hooks. Nested hooks run from the innermost to
+/// the outermost. On a plain thread, and in a
 /// [coroutine](crate::coro::Coroutine) that a fiber resumes, nothing suspends, so the body just runs.
 ///
 /// ```
@@ -206,6 +255,14 @@ pub fn before_suspend<T>(hook: &dyn Fn(), body: impl FnOnce() -> T) -> T {
 /// Only where `body` does.
 pub fn after_resume<T>(hook: &dyn Fn(), body: impl FnOnce() -> T) -> T {
     with_hook(Hook::AfterResume(hook), body)
+}
+
+/// Runs `body`. Next to each switch of this fiber inside it, `leave` runs before it and `enter` after it. Unlike the hooks of
+/// [`before_suspend`] and [`after_resume`] they see the suspensions of hooks, too, and whatever is polled between the hooks and the
+/// switch is polled as `enter` has left it. Neither may wait, and each may run twice in a row.
+#[cfg(feature = "tokio-rt")]
+pub(crate) fn around_switch<T>(leave: &dyn Fn(), enter: &dyn Fn(), body: impl FnOnce() -> T) -> T {
+    with_hook(Hook::Switch(leave, enter), body)
 }
 
 /// A part of the text of [`describe`].
@@ -315,8 +372,6 @@ fn with_hook<T>(hook: Hook<'_>, body: impl FnOnce() -> T) -> T {
     let node = Node { hook, outer };
     // SAFETY: the core, in the first frame of this fiber's stack, outlives every frame of the fiber, this one included.
     let hooks = unsafe { &*hooks };
-    let _restore = Restore(hooks, outer);
-    compiler_fence(Ordering::SeqCst); // the node is complete
-    hooks.innermost.set((&raw const node).cast::<Node<'static>>());
+    let _restore = hooks.link(&node);
     body()
 }

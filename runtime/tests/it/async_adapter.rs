@@ -532,3 +532,39 @@ fn tokio_is_entered_for_each_poll_of_a_nested_wait_and_left_between() {
         fiber.join().unwrap();
     });
 }
+
+/// A hook that suspends is followed by a further poll of what the fiber waits for, and a hook inside suspends by itself.
+#[cfg(feature = "tokio-rt")]
+#[test]
+fn tokio_is_entered_for_the_poll_behind_a_hook_that_suspends() {
+    use osier::adapters::tokio::with_tokio;
+    use tokio::runtime::{Builder, Handle};
+    let tokio = Builder::new_multi_thread().worker_threads(1).build().unwrap();
+    let entered = || Handle::try_current().is_ok();
+    let handle = tokio.handle().clone();
+    let waits = || osier::sleep(Duration::from_millis(1));
+    osier::Runtime::builder().workers(1).build().unwrap().run(move || {
+        let inside = with_tokio(handle, async move {
+            let polls = async {
+                for _ in 0..10 {
+                    assert!(entered());
+                    futures_lite::future::yield_now().await;
+                }
+            };
+            osier::block_on(polls);
+            osier::fiber::before_suspend(&waits, waits);
+            assert!(entered());
+            osier::fiber::before_suspend(&osier::yield_now, osier::yield_now);
+            assert!(entered());
+        });
+        let fiber = osier::spawn_local(move || {
+            osier::fiber::before_suspend(&waits, || osier::block_on(inside));
+            assert!(!entered());
+        });
+        while !fiber.is_finished() {
+            osier::yield_now();
+            assert!(!entered());
+        }
+        fiber.join().unwrap();
+    });
+}
