@@ -47,9 +47,10 @@ impl Entry {
         self.state.snapshot().owner(Direction::Read) == Some(worker)
     }
 
-    /// Whether a write may be taken, or would find an error.
+    /// Whether a write may be taken, or would find an error. As for reads, HUP and ERR set this bit too, and a write that is refused in
+    /// spite of them clears it.
     pub(crate) fn is_writable(&self) -> bool {
-        self.state.snapshot().has(WRITABLE | HUP | ERROR)
+        self.state.snapshot().has(WRITABLE)
     }
 
     /// Makes the next call in that direction try the socket, although no event says that it would succeed.

@@ -701,7 +701,7 @@ mod tests {
     use std::task::Wake;
 
     use osier_poll::{Poller, Token};
-    use osier_queue::readiness::HUP;
+    use osier_queue::readiness::{ERROR, HUP};
 
     use super::*;
     use crate::wait::entry::mark;
@@ -763,6 +763,20 @@ mod tests {
         };
         let task = async move { watched.io(Direction::Read, || None, call).unwrap() };
         assert_eq!(crate::run(|| crate::spawn_future(task).join().unwrap()), 2);
+    }
+
+    /// The error of a UDP socket (a peer that does not listen) stays in its entry.
+    #[test]
+    fn a_refused_write_after_an_error_waits_for_room() {
+        let (watched, Token(token)) = watched();
+        let entry = watched.entry();
+        assert!(mark(token, READABLE | WRITABLE | ERROR).is_some());
+        assert!(entry.is_writable());
+        let taken: Result<(), ()> = entry.state.own(Direction::Write, 7, |_| Ok(()));
+        assert!(taken.is_ok() && entry.is_gone(false));
+        assert!(!entry.is_writable(), "it would be woken again and again");
+        assert!(mark(token, WRITABLE).is_some());
+        assert!(entry.is_writable());
     }
 
     fn socket() -> Watched {
