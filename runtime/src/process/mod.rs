@@ -2,14 +2,16 @@
 //!
 //! The crate installs no handler for `SIGCHLD`. Each child has a descriptor of its own (a pidfd, Linux 5.3 and later)
 //! that becomes readable when the child ends. Other code in the process may therefore wait for its own children as it
-//! likes.
+//! likes. Where there is none, one thread looks at all such children now and then, and a wait ends up to 50 ms late.
 
 //   process/mod.rs        Command and Child
 //   process/pipe.rs       ChildStdin, ChildStdout, ChildStderr
-//   process/exit.rs       waiting for the end: a pidfd, or the pool for blocking work where there is none
+//   process/exit.rs       waiting for the end: a pidfd, or the lookout where there is none
+//   process/lookout.rs    the thread for all children without a pidfd
 //   process/reaper.rs     children that were dropped before they ended
 
 mod exit;
+mod lookout;
 mod pipe;
 mod reaper;
 
@@ -362,7 +364,7 @@ impl Child {
             (true, false) => {
                 // Until the child is reaped, nobody else can have the number, and the group exists.
                 let pid = Pid::from_child(child);
-                exit::has_ended(pid)?;
+                lookout::has_ended(pid)?;
                 return Ok(kill_process_group(pid, signal)?);
             }
             (true, true) => "the child has been waited for, so its group may be another's: signal the group before",
@@ -401,7 +403,7 @@ impl Child {
         let named = named(signal)?;
         let pid = Pid::from_child(self.child.as_ref().expect(HERE));
         // A child that has ended is not reaped here: its group may still be signalled.
-        match self.is_reaped || exit::has_ended(pid)? {
+        match self.is_reaped || lookout::has_ended(pid)? {
             true => Ok(()),
             false => Ok(rustix::process::kill_process(pid, named)?),
         }
@@ -575,7 +577,7 @@ impl Drop for Child {
                 // An error means that this process may no longer kill the child.
                 let _ = child.kill();
             }
-            reaper::adopt(child, &mut self.exit);
+            reaper::adopt(child, &self.exit);
         }
     }
 }

@@ -1,8 +1,8 @@
 //! The reaper: one thread that waits for all children that were dropped while they ran, so that none becomes a
 //! zombie.
 //!
-//! The first such child starts the thread. It ends when there are no more such children. Where it cannot start, or a child has no pidfd, threads
-//! of the pool wait for the children.
+//! The first such child starts the thread. It ends when there are no more such children. Where it cannot start, or a child has no pidfd, the
+//! lookout (`lookout.rs`) has the children.
 //!
 //! # Protocol
 //! A lock guards `ORPHANS`. The thread holds the lock while it takes new children and while it decides to end. So a
@@ -18,7 +18,8 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 
-use super::exit::{Exit, adopt_without_pidfd};
+use super::exit::Exit;
+use super::lookout;
 use crate::wait::flag;
 use crate::worker::service::start_service;
 
@@ -46,13 +47,13 @@ fn lock() -> MutexGuard<'static, Orphans> {
 }
 
 /// Reaps the child when it ends.
-pub(super) fn adopt(child: Child, exit: &mut Exit) {
+pub(super) fn adopt(child: Child, exit: &Exit) {
     let pidfd = match exit {
         Exit::Pidfd(fd) => fd.try_clone().ok(),
-        Exit::Pool(pool) => return pool.leave(child).map_or((), adopt_without_pidfd),
+        Exit::Lookout(_) => return lookout::adopt(child),
     };
     let Some(pidfd) = pidfd else {
-        return adopt_without_pidfd(child);
+        return lookout::adopt(child);
     };
     let mut orphans = lock();
     orphans.new.push(Orphan { child, pidfd });
@@ -65,7 +66,7 @@ pub(super) fn adopt(child: Child, exit: &mut Exit) {
         Err(_) => {
             let new = std::mem::take(&mut orphans.new);
             drop(orphans);
-            new.into_iter().for_each(|orphan| adopt_without_pidfd(orphan.child));
+            new.into_iter().for_each(|orphan| lookout::adopt(orphan.child));
         }
     }
 }
