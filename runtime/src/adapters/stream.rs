@@ -102,6 +102,9 @@ impl Waits {
     ///
     /// The errors of a blocking read, but no `TimedOut`.
     pub fn poll_read(&mut self, stream: &Stream, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<usize>> {
+        if buf.is_empty() {
+            return Poll::Ready(Ok(0));
+        }
         let watched = stream.watched();
         self.reading.poll_io(watched, Direction::Read, cx, |fd| {
             call::read(fd, buf, watched.short_read())
@@ -201,6 +204,9 @@ impl<S> Unpin for AsyncStream<S> {}
 
 impl<S: AsStream> AsyncRead for AsyncStream<S> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<usize>> {
+        if buf.is_empty() {
+            return Poll::Ready(Ok(0));
+        }
         let this = &mut *self;
         let watched = this.stream.as_stream().watched();
         this.reading.poll_io(watched, Direction::Read, cx, |fd| {

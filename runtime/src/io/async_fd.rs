@@ -322,18 +322,30 @@ fn block_thread<B: AsFd, R>(
 
 impl<T: AsFd + Read> Read for Async<T> {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        if buf.is_empty() {
+            return Ok(0); // there is nothing to wait for
+        }
         self.call_mut(Interest::READABLE, |io| io.read(buf))
     }
     fn read_vectored(&mut self, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        if bufs.iter().all(|buf| buf.is_empty()) {
+            return Ok(0);
+        }
         self.call_mut(Interest::READABLE, |io| io.read_vectored(bufs))
     }
 }
 
 impl<T: AsFd + ReadShared> Read for &Async<T> {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        if buf.is_empty() {
+            return Ok(0); // there is nothing to wait for
+        }
         self.read_with(|io| io.read_shared(buf))
     }
     fn read_vectored(&mut self, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        if bufs.iter().all(|buf| buf.is_empty()) {
+            return Ok(0);
+        }
         self.read_with(|io| io.read_vectored_shared(bufs))
     }
 }
@@ -364,6 +376,9 @@ impl<T: AsFd + WriteShared> Write for &Async<T> {
 
 impl<T: AsFd + Read> AsyncRead for Async<T> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<usize>> {
+        if buf.is_empty() {
+            return Poll::Ready(Ok(0));
+        }
         self.poll_mut(Interest::READABLE, cx, |io| io.read(buf))
     }
     fn poll_read_vectored(
@@ -371,6 +386,9 @@ impl<T: AsFd + Read> AsyncRead for Async<T> {
         cx: &mut Context<'_>,
         bufs: &mut [IoSliceMut<'_>],
     ) -> Poll<io::Result<usize>> {
+        if bufs.iter().all(|buf| buf.is_empty()) {
+            return Poll::Ready(Ok(0));
+        }
         self.poll_mut(Interest::READABLE, cx, |io| io.read_vectored(bufs))
     }
 }

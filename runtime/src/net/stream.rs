@@ -147,6 +147,9 @@ impl Stream {
 
     #[inline]
     pub(crate) fn read(&self, buf: &mut [u8]) -> io::Result<usize> {
+        if buf.is_empty() {
+            return Ok(0); // there is nothing to wait for
+        }
         self.receive(|fd| call::read(fd, buf, self.watched.short_read()))
     }
 
@@ -162,11 +165,13 @@ impl Stream {
         self.receive(|fd| call::peek(fd, buf))
     }
 
-    pub(crate) fn read_async(&self, buf: &mut [u8]) -> impl Future<Output = io::Result<usize>> + Send {
+    pub(crate) async fn read_async(&self, buf: &mut [u8]) -> io::Result<usize> {
+        if buf.is_empty() {
+            return Ok(0);
+        }
         let short_read = self.watched.short_read();
-        Io::new(&self.watched, Direction::Read, move |fd| {
-            call::read(fd, buf, short_read)
-        })
+        let read = move |fd: Fd<'_>| call::read(fd, &mut *buf, short_read);
+        Io::new(&self.watched, Direction::Read, read).await
     }
 
     pub(crate) fn peek_async(&self, buf: &mut [u8]) -> impl Future<Output = io::Result<usize>> + Send {

@@ -124,9 +124,15 @@ macro_rules! reader {
 
         impl Read for $type {
             fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+                if buf.is_empty() {
+                    return Ok(0);
+                }
                 self.0.io(Direction::Read, |fd| rustix::io::read(fd, &mut *buf))
             }
             fn read_vectored(&mut self, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+                if bufs.iter().all(|buf| buf.is_empty()) {
+                    return Ok(0);
+                }
                 let slices = bufs.len().min(SLICES_MAX);
                 self.0
                     .io(Direction::Read, |fd| rustix::io::readv(fd, &mut bufs[..slices]))
@@ -135,6 +141,9 @@ macro_rules! reader {
 
         impl AsyncRead for $type {
             fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<usize>> {
+                if buf.is_empty() {
+                    return Poll::Ready(Ok(0));
+                }
                 self.0
                     .poll_io(Direction::Read, cx, |fd| rustix::io::read(fd, &mut *buf))
             }
@@ -143,6 +152,9 @@ macro_rules! reader {
                 cx: &mut Context<'_>,
                 bufs: &mut [IoSliceMut<'_>],
             ) -> Poll<io::Result<usize>> {
+                if bufs.iter().all(|buf| buf.is_empty()) {
+                    return Poll::Ready(Ok(0));
+                }
                 let slices = bufs.len().min(SLICES_MAX);
                 self.0.poll_io(Direction::Read, cx, |fd| {
                     rustix::io::readv(fd, &mut bufs[..slices])

@@ -714,3 +714,54 @@ fn what_comes_in_ends_only_with_the_listener() {
     let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     assert_eq!(listener.accept().unwrap().1, client.local_addr().unwrap());
 }
+
+/// A read without room returns at once, also where a read with room has found nothing before.
+#[test]
+fn a_read_into_no_room_does_not_wait() {
+    use osier::adapters::Waits;
+    use osier::net::Stream as Any;
+    use std::future::poll_fn;
+    fn blocking(mut stream: impl Read) {
+        assert_eq!(stream.read(&mut []).unwrap(), 0);
+        let mut none: [u8; 0] = [];
+        assert_eq!(stream.read_vectored(&mut [IoSliceMut::new(&mut none)]).unwrap(), 0);
+    }
+    fn streams() -> [(Any, Any); 2] {
+        let (a, b) = tcp_pair();
+        let (c, d) = UnixStream::pair().unwrap();
+        [(a.into(), b.into()), (c.into(), d.into())]
+    }
+    let blocks = || {
+        for (stream, mut peer) in streams() {
+            blocking(&stream);
+            // The worker's poller knows the socket from here on.
+            assert!(!stream.wait_readable(Duration::from_millis(1)).unwrap());
+            blocking(&stream);
+            peer.write_all(b"kept").unwrap();
+            blocking(&stream);
+            let mut bytes = [0; 4];
+            (&stream).read_exact(&mut bytes).unwrap();
+            assert_eq!(&bytes, b"kept");
+        }
+        let (stream, _peer) = std::os::unix::net::UnixStream::pair().unwrap();
+        let mut stream = osier::io::Async::new(stream).unwrap();
+        blocking(&stream);
+        blocking(&mut stream);
+    };
+    blocks();
+    osier::run(blocks);
+    in_every_colour(|| async {
+        for (stream, _peer) in streams() {
+            for _ in 0..2 {
+                assert_eq!(stream.read_async(&mut []).await.unwrap(), 0);
+                assert_eq!(stream.as_async().read(&mut []).await.unwrap(), 0);
+                let mut waits = Waits::default();
+                assert_eq!(poll_fn(|cx| waits.poll_read(&stream, cx, &mut [])).await.unwrap(), 0);
+                assert!(poll_once(pin!(stream.read_async(&mut [0]))).is_pending());
+            }
+        }
+        let (stream, _peer) = std::os::unix::net::UnixStream::pair().unwrap();
+        let mut stream = osier::io::Async::new(stream).unwrap();
+        assert_eq!(AsyncReadExt::read(&mut stream, &mut []).await.unwrap(), 0);
+    });
+}
