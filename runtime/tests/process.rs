@@ -218,6 +218,87 @@ fn output_is_appended_in_every_colour() {
     });
 }
 
+/// Whether `error` names the pipe and the limit.
+fn is_too_much(error: &std::io::Error, limit: usize, pipe: &str) -> bool {
+    let text = error.to_string();
+    error.kind() == ErrorKind::QuotaExceeded && text.contains(&format!("more than {limit} bytes to its {pipe}"))
+}
+
+#[test]
+fn output_beyond_its_limit_is_an_error_that_ends_the_child() {
+    in_every_colour(|| async {
+        let error = sh("echo $$ >&2; exec yes")
+            .limit_output(100_000)
+            .output_async()
+            .await
+            .unwrap_err();
+        assert!(is_too_much(&error, 100_000, "stdout"), "{error}");
+        let error = sh("yes >&2 & wait")
+            .process_group(0)
+            .limit_output(10)
+            .output_async()
+            .await
+            .unwrap_err();
+        assert!(is_too_much(&error, 10, "stderr"), "{error}");
+        let output = sh("printf 1234567890; printf 123 >&2")
+            .limit_output(10)
+            .output_async()
+            .await
+            .unwrap();
+        assert_eq!((&*output.stdout, &*output.stderr), (&b"1234567890"[..], &b"123"[..]));
+    });
+    osier::run(|| {
+        // It writes no more, and would not end by itself.
+        let mut child = sh("printf 12345; exec sleep 3600");
+        let child = child.limit_output(4).stdout(Stdio::piped()).spawn().unwrap();
+        let pid = child.id();
+        assert!(is_too_much(&child.wait_with_output().unwrap_err(), 4, "stdout"));
+        await_reaped(pid);
+    });
+}
+
+#[test]
+fn output_beyond_its_limit_is_collected_piece_by_piece() {
+    osier::run(|| {
+        let mut command = sh("for i in 1 2 3 4 5; do printf 0123456789; done; exit 3");
+        let mut child = command
+            .limit_output(19)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let (mut all, mut stderr) = (Vec::new(), Vec::new());
+        let status = loop {
+            let mut stdout = b"before ".to_vec();
+            let collected = child.collect_output(&mut stdout, &mut stderr);
+            all.extend_from_slice(&stdout[7..]);
+            match collected {
+                Ok(status) => break status,
+                Err(error) => assert!(is_too_much(&error, 19, "stdout") && stdout.len() == 27, "{error}"),
+            }
+        };
+        assert_eq!((status.code(), all), (Some(3), b"0123456789".repeat(5)));
+    });
+}
+
+#[test]
+fn a_read_of_a_pipe_into_no_room_does_not_wait() {
+    use futures_lite::AsyncReadExt;
+    use std::io::Read;
+    let blocking = || {
+        let mut child = cat();
+        let stdout = child.stdout.as_mut().unwrap();
+        assert!(osier::block_on(async {
+            poll_once(pin!(AsyncReadExt::read(stdout, &mut [0]))).is_pending()
+        }));
+        assert_eq!(Read::read(stdout, &mut []).unwrap(), 0);
+        assert_eq!(Read::read_vectored(stdout, &mut []).unwrap(), 0);
+        assert_eq!(osier::block_on(AsyncReadExt::read(stdout, &mut [])).unwrap(), 0);
+    };
+    blocking();
+    osier::run(blocking);
+}
+
 #[test]
 fn a_process_group_is_ended_as_a_whole() {
     use std::io::Read as _;

@@ -52,6 +52,7 @@ pub struct Command {
     set: [bool; 3],
     kill_on_drop: bool,
     leads_group: bool,
+    output_limit: usize,
 }
 
 /// Settings that are std's own.
@@ -74,6 +75,7 @@ impl Command {
             set: [false; 3],
             kill_on_drop: false,
             leads_group: false,
+            output_limit: usize::MAX,
         }
     }
 
@@ -160,6 +162,25 @@ impl Command {
         self
     }
 
+    /// Limits the bytes that [`output`](Command::output), [`Child::wait_with_output`] and a [`Child::collect_output`] take from each of the two
+    /// pipes. A child that writes more makes the call fail, with `QuotaExceeded`. There is no limit by default, as in std: the memory for
+    /// the output of a program that writes for ever has no end.
+    ///
+    /// ```
+    /// use osier::process::Command;
+    /// use std::io::ErrorKind;
+    ///
+    /// let outcome = osier::run(|| Command::new("yes").limit_output(1 << 20).output());
+    /// assert_eq!(outcome.unwrap_err().kind(), ErrorKind::QuotaExceeded);
+    /// ```
+    ///
+    /// A [`timeout`](crate::timeout) around the call limits its time; see [`kill_on_drop`](Command::kill_on_drop).
+    #[doc(alias = "maxBuffer")]
+    pub fn limit_output(&mut self, bytes: usize) -> &mut Command {
+        self.output_limit = bytes;
+        self
+    }
+
     /// The std command, for settings that only std has: user, group, `pre_exec`. [`output`](Command::output)
     /// overrides a stdin, stdout or stderr that is set there.
     pub fn as_std_mut(&mut self) -> &mut std::process::Command {
@@ -188,6 +209,7 @@ impl Command {
             is_reaped: false,
             kill_on_drop: self.kill_on_drop,
             leads_group: self.leads_group,
+            output_limit: self.output_limit,
         };
         child.stdin = stdin.map(ChildStdin::new).transpose()?;
         child.stdout = stdout.map(ChildStdout::new).transpose()?;
@@ -234,7 +256,7 @@ impl Command {
     ///
     /// # Errors
     ///
-    /// The errors of [`spawn`](Command::spawn).
+    /// The errors of [`spawn`](Command::spawn) and of [`Child::wait_with_output`].
     pub fn output(&mut self) -> io::Result<Output> {
         self.spawn_for_output()?.wait_with_output()
     }
@@ -303,6 +325,7 @@ pub struct Child {
     is_reaped: bool,
     kill_on_drop: bool,
     leads_group: bool,
+    output_limit: usize,
 }
 
 const HERE: &str = "it is taken only by drop";
@@ -487,10 +510,12 @@ impl Child {
     ///
     /// # Errors
     ///
-    /// The errors of [`try_wait`](Child::try_wait).
+    /// The errors of [`try_wait`](Child::try_wait). `QuotaExceeded` if the child has written more than its [limit](Command::limit_output): it
+    /// is killed then, with its process group if it has one of its own.
     pub fn wait_with_output(mut self) -> io::Result<Output> {
         let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
-        let status = self.collect_output(&mut stdout, &mut stderr)?;
+        let collected = self.collect_output(&mut stdout, &mut stderr);
+        let status = collected.inspect_err(|error| self.kill_if_too_much(error))?;
         Ok(Output { status, stdout, stderr })
     }
 
@@ -501,8 +526,19 @@ impl Child {
     /// The errors of [`try_wait`](Child::try_wait).
     pub async fn wait_with_output_async(mut self) -> io::Result<Output> {
         let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
-        let status = self.collect_output_async(&mut stdout, &mut stderr).await?;
+        let collected = self.collect_output_async(&mut stdout, &mut stderr).await;
+        let status = collected.inspect_err(|error| self.kill_if_too_much(error))?;
         Ok(Output { status, stdout, stderr })
+    }
+
+    fn kill_if_too_much(&mut self, error: &io::Error) {
+        if pipe::TooMuch::is(error) {
+            // An error means that this process may no longer kill the child.
+            let _ = match self.leads_group {
+                true => self.kill_group(),
+                false => self.kill(),
+            };
+        }
     }
 
     /// Collects what the child writes to both pipes, as [`wait_with_output`](Child::wait_with_output) does, and waits until it has ended.
@@ -538,11 +574,12 @@ impl Child {
     ///
     /// # Errors
     ///
-    /// The errors of [`try_wait`](Child::try_wait).
+    /// The errors of [`try_wait`](Child::try_wait). `QuotaExceeded` if the child has written more than its [limit](Command::limit_output)
+    /// during this call: the buffers have what has come, one byte more than that at most, and another call goes on.
     #[doc(alias = "wait_with_output")]
     pub fn collect_output(&mut self, stdout: &mut Vec<u8>, stderr: &mut Vec<u8>) -> io::Result<ExitStatus> {
         let mut collected = pin!(self.collect_output_async(stdout, stderr));
-        wait::wait(None, None, |cx| collected.as_mut().poll(cx))?
+        wait::try_wait_for_future(|cx| collected.as_mut().poll(cx))?
     }
 
     /// [`collect_output`](Child::collect_output) as a future. Dropped, it leaves what has come in the buffers.
@@ -552,10 +589,10 @@ impl Child {
     /// The errors of [`try_wait`](Child::try_wait).
     pub async fn collect_output_async(&mut self, stdout: &mut Vec<u8>, stderr: &mut Vec<u8>) -> io::Result<ExitStatus> {
         drop(self.stdin.take());
-        let out = pipe::read_to_end(self.stdout.as_mut(), stdout);
-        let err = pipe::read_to_end(self.stderr.as_mut(), stderr);
-        let (out, err) = crate::join_async!(out, err).await;
-        out.and(err)?;
+        let limit = self.output_limit;
+        let out = pipe::read_to_end(self.stdout.as_mut(), "stdout", stdout, limit);
+        let err = pipe::read_to_end(self.stderr.as_mut(), "stderr", stderr, limit);
+        pipe::both(out, err).await?;
         self.wait_async().await
     }
 }

@@ -1,8 +1,9 @@
 //! The parent's ends of a child's pipes.
 
+use std::future::{Future, poll_fn};
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::process::Stdio;
 use std::task::{Context, Poll, ready};
 
@@ -217,19 +218,70 @@ impl AsyncWrite for ChildStdin {
     }
 }
 
-/// Appends to `bytes` what a pipe gives, to its end; nothing if there is no pipe. Dropped or failed, it leaves what has come.
-pub(super) async fn read_to_end(reader: Option<impl AsyncRead + Unpin>, bytes: &mut Vec<u8>) -> io::Result<()> {
+/// The error of a child that writes more than [`Command::limit_output`](super::Command::limit_output) allows.
+#[derive(Debug)]
+pub(super) struct TooMuch {
+    pipe: &'static str,
+    limit: usize,
+}
+
+osier_queue::impl_error!(TooMuch, self => "the child has written more than {} bytes to its {}, the limit_output of its Command: raise the limit, or read the pipe in pieces", self.limit, self.pipe);
+
+impl TooMuch {
+    pub(super) fn is(error: &io::Error) -> bool {
+        error.get_ref().is_some_and(|inner| inner.is::<TooMuch>())
+    }
+}
+
+/// Appends to `bytes` what a pipe gives, to its end; nothing if there is no pipe. Dropped or failed, it leaves what has come. It fails once
+/// more than `limit` bytes have come, and has taken one byte more then.
+pub(super) async fn read_to_end(
+    reader: Option<impl AsyncRead + Unpin>,
+    pipe: &'static str,
+    bytes: &mut Vec<u8>,
+    limit: usize,
+) -> io::Result<()> {
     let Some(mut reader) = reader else { return Ok(()) };
+    let most = bytes.len().saturating_add(limit);
     let mut filling = Filling {
         filled: bytes.len(),
         bytes,
+        most: most.saturating_add(1),
     };
-    std::future::poll_fn(|cx| {
+    poll_fn(|cx| {
         loop {
             match ready!(Pin::new(&mut reader).poll_read(cx, filling.room()))? {
                 0 => return Poll::Ready(Ok(())),
                 count => filling.filled += count,
             }
+            if filling.filled > most {
+                let error = TooMuch { pipe, limit };
+                return Poll::Ready(Err(io::Error::new(io::ErrorKind::QuotaExceeded, error)));
+            }
+        }
+    })
+    .await
+}
+
+/// Waits for both, or for the first error. They take turns to be polled first, because the first may use up the budget of a poll.
+pub(super) async fn both(
+    one: impl Future<Output = io::Result<()>> + Send,
+    other: impl Future<Output = io::Result<()>> + Send,
+) -> io::Result<()> {
+    type Part<'a> = Pin<&'a mut (dyn Future<Output = io::Result<()>> + Send)>;
+    let (one, other) = (pin!(one), pin!(other));
+    let mut parts: [(Part<'_>, bool); 2] = [(one, false), (other, false)];
+    poll_fn(|cx| {
+        for (part, is_over) in &mut parts {
+            if !*is_over && let Poll::Ready(ended) = part.as_mut().poll(cx) {
+                ended?;
+                *is_over = true;
+            }
+        }
+        parts.reverse();
+        match parts.iter().all(|(_, is_over)| *is_over) {
+            true => Poll::Ready(Ok(())),
+            false => Poll::Pending,
         }
     })
     .await
@@ -239,6 +291,8 @@ pub(super) async fn read_to_end(reader: Option<impl AsyncRead + Unpin>, bytes: &
 struct Filling<'a> {
     bytes: &'a mut Vec<u8>,
     filled: usize,
+    /// The most that it gets.
+    most: usize,
 }
 
 impl Filling<'_> {
@@ -246,7 +300,7 @@ impl Filling<'_> {
         // Zeroed once: one read of a pipe returns little. It may be the last, so there is a limit.
         if self.filled == self.bytes.len() {
             let more = self.filled.clamp(8 << 10, 256 << 10);
-            self.bytes.resize(self.filled + more, 0);
+            self.bytes.resize((self.filled + more).min(self.most), 0);
         }
         &mut self.bytes[self.filled..]
     }
@@ -285,7 +339,7 @@ mod tests {
             zeroed: 0,
         };
         let mut bytes = Vec::new();
-        crate::block_on(read_to_end(Some(&mut scribbler), &mut bytes)).unwrap();
+        crate::block_on(read_to_end(Some(&mut scribbler), "stdout", &mut bytes, usize::MAX)).unwrap();
         assert_eq!(bytes, [7; 20_000]);
         assert!(
             scribbler.zeroed <= 32 << 10,
@@ -298,7 +352,7 @@ mod tests {
     fn an_end_after_much_zeroes_little() {
         let mut nothing = Scribbler { left: 0, zeroed: 0 };
         let mut bytes = vec![7; 4 << 20];
-        crate::block_on(read_to_end(Some(&mut nothing), &mut bytes)).unwrap();
+        crate::block_on(read_to_end(Some(&mut nothing), "stdout", &mut bytes, usize::MAX)).unwrap();
         assert_eq!(bytes.len(), 4 << 20);
         assert!(
             nothing.zeroed <= 256 << 10,
