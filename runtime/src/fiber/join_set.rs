@@ -1,28 +1,32 @@
-//! A set of fibers whose values are taken in the order in which they end.
+//! A set of fibers and tasks whose values are taken in the order in which they end.
 //!
 //! Each fiber sends its outcome through a channel without a bound, as the last act of its closure. A closure that is
 //! dropped before it ran sends that it never will. Its handle then has the reason, once all of the fiber has ended: the waker that the
-//! handle gets sends the same again.
+//! handle gets sends the same again. A task does the same with its value, and has sent that there is none when it has panicked or was
+//! cancelled.
 
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker, ready};
 use std::thread;
 
 use futures_core::Stream as _;
+use pin_project_lite::pin_project;
 
 use crate::block_on;
+use crate::future::{Task, spawn_future, spawn_future_local};
 use crate::sync::mpsc;
 use crate::wait::budget;
+use crate::wait::cancel::Cancelled;
 use crate::worker::packet::JoinHandle;
 
 use super::Builder;
 
-/// Fibers of one type of value. Dropping the set cancels those that still run.
+/// Fibers and tasks of one type of value. Dropping the set cancels those that still run.
 ///
 /// ```
 /// use osier::fiber::JoinSet;
@@ -44,7 +48,7 @@ use super::Builder;
 /// });
 /// ```
 ///
-/// A future joins on a fiber that waits for it:
+/// Futures are in the set beside fibers:
 ///
 /// ```
 /// use osier::fiber::JoinSet;
@@ -53,24 +57,54 @@ use super::Builder;
 /// osier::run(|| {
 ///     let mut set = JoinSet::new();
 ///     let shared = Rc::new(20);
-///     set.spawn(|| osier::block_on(async { 1 }));
-///     set.spawn_local(move || osier::block_on(async move { *shared + 1 })); // one that is not `Send`
+///     set.spawn(|| 1);
+///     set.spawn_future(async { 1 });
+///     set.spawn_future_local(async move { *shared }); // one that is not `Send`
 ///     assert_eq!(set.join_all().into_iter().sum::<i32>(), 22);
 /// });
 /// ```
 #[doc(alias("TaskTracker", "WaitGroup", "TaskGroup", "nursery"))]
 pub struct JoinSet<T> {
     /// Ordered by id, so by the time of spawning.
-    running: BTreeMap<u64, JoinHandle<()>>,
+    running: BTreeMap<u64, Member>,
     next: u64,
     sender: mpsc::Sender<Ended<T>>,
     receiver: mpsc::Receiver<Ended<T>>,
 }
 
-/// The id of a fiber and its outcome; `None` if its function was dropped before it ran.
+enum Member {
+    Fiber(JoinHandle<()>),
+    /// `None` once it is cancelled.
+    Task(Mutex<Option<Task<()>>>),
+}
+
+impl Member {
+    fn cancel(&self) {
+        match self {
+            Member::Fiber(fiber) => fiber.cancel(),
+            Member::Task(task) => {
+                let task = task.lock().unwrap_or_else(PoisonError::into_inner).take();
+                drop(task.map(Task::cancel));
+            }
+        }
+    }
+
+    /// Its outcome as its handle has it. It has sent that it has no value.
+    fn poll_outcome(&mut self, cx: &mut Context<'_>) -> Poll<thread::Result<()>> {
+        match self {
+            Member::Fiber(fiber) => Pin::new(fiber).poll(cx),
+            Member::Task(task) => match task.get_mut().unwrap_or_else(PoisonError::into_inner) {
+                Some(task) => Pin::new(task).poll(cx),
+                None => Poll::Ready(Err(Box::new(Cancelled))),
+            },
+        }
+    }
+}
+
+/// The id of a member and its outcome; `None` if a fiber's function was dropped before it ran, or a task has no value.
 type Ended<T> = (u64, Option<thread::Result<T>>);
 
-/// Sends that a fiber which never ran has ended.
+/// Sends that a member without an outcome of its own has ended.
 struct Unrun<T> {
     id: u64,
     sender: mpsc::Sender<Ended<T>>,
@@ -83,7 +117,7 @@ impl<T: Send> Wake for Unrun<T> {
     }
 }
 
-/// Sends the outcome of one fiber when it is dropped.
+/// Sends the outcome of one member when it is dropped.
 struct Report<T> {
     id: u64,
     outcome: Option<thread::Result<T>>,
@@ -94,6 +128,25 @@ impl<T> Drop for Report<T> {
     fn drop(&mut self) {
         // Nobody receives after the set is gone.
         let _ = self.sender.try_send((self.id, self.outcome.take()));
+    }
+}
+
+pin_project! {
+    /// A future that reports its value. It is dropped before the report.
+    struct Reporting<F: Future> {
+        #[pin]
+        future: F,
+        report: Report<F::Output>,
+    }
+}
+
+impl<F: Future> Future for Reporting<F> {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let this = self.project();
+        this.report.outcome = Some(Ok(ready!(this.future.poll(cx))));
+        Poll::Ready(())
     }
 }
 
@@ -123,7 +176,7 @@ impl<T: Send + 'static> JoinSet<T> {
     #[track_caller]
     pub fn spawn_with(&mut self, builder: Builder, body: impl FnOnce() -> T + Send + 'static) {
         let (id, body) = self.reporting(body);
-        self.running.insert(id, builder.spawn(body));
+        self.running.insert(id, Member::Fiber(builder.spawn(body)));
     }
 
     /// Spawns a fiber of this worker as [`spawn_local`](crate::spawn_local) does, and puts it into the set. The function need
@@ -135,19 +188,49 @@ impl<T: Send + 'static> JoinSet<T> {
     #[track_caller]
     pub fn spawn_local(&mut self, body: impl FnOnce() -> T + 'static) {
         let (id, body) = self.reporting(body);
-        self.running.insert(id, Builder::new().spawn_local(body));
+        self.running.insert(id, Member::Fiber(Builder::new().spawn_local(body)));
     }
 
-    /// Wraps `body` so that it reports its outcome under a new id. A spawn that panics drops the wrapped body, which also reports, so
-    /// the id is never used again.
-    fn reporting<F: FnOnce() -> T>(&mut self, body: F) -> (u64, impl FnOnce() + use<T, F>) {
+    /// Spawns a future as [`spawn_future`](crate::spawn_future()) does, and puts its task into the set.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a runtime.
+    #[track_caller]
+    pub fn spawn_future(&mut self, future: impl Future<Output = T> + Send + 'static) {
+        let (id, future) = self.reporting_future(future);
+        self.running
+            .insert(id, Member::Task(Mutex::new(Some(spawn_future(future)))));
+    }
+
+    /// Spawns a future of this worker as [`spawn_future_local`](crate::spawn_future_local()) does, and puts its task into the set. The
+    /// future need not be `Send`.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a runtime.
+    #[track_caller]
+    pub fn spawn_future_local(&mut self, future: impl Future<Output = T> + 'static) {
+        let (id, future) = self.reporting_future(future);
+        self.running
+            .insert(id, Member::Task(Mutex::new(Some(spawn_future_local(future)))));
+    }
+
+    /// A report under a new id. A spawn that panics drops it, and so reports, too. So the id is never used again.
+    fn report(&mut self) -> Report<T> {
         let id = self.next;
         self.next += 1;
-        let report = Report {
+        Report {
             id,
             outcome: None,
             sender: self.sender.clone(),
-        };
+        }
+    }
+
+    /// Wraps `body` so that it reports its outcome.
+    fn reporting<F: FnOnce() -> T>(&mut self, body: F) -> (u64, impl FnOnce() + use<T, F>) {
+        let report = self.report();
+        let id = report.id;
         let body = move || {
             let mut report = report;
             report.outcome = Some(catch_unwind(AssertUnwindSafe(body)));
@@ -155,11 +238,17 @@ impl<T: Send + 'static> JoinSet<T> {
         (id, body)
     }
 
-    /// Waits for the next fiber to end, and takes its value out of the set. `None` if the set is empty.
+    /// Wraps `future` so that it reports its value.
+    fn reporting_future<F: Future<Output = T>>(&mut self, future: F) -> (u64, Reporting<F>) {
+        let report = self.report();
+        (report.id, Reporting { future, report })
+    }
+
+    /// Waits for the next fiber or task to end, and takes its value out of the set. `None` if the set is empty.
     ///
     /// # Suspends
     ///
-    /// Until a fiber has ended. Blocks the thread when called on a plain one.
+    /// Until one has ended. Blocks the thread when called on a plain one.
     ///
     /// # Cancellation
     ///
@@ -167,8 +256,8 @@ impl<T: Send + 'static> JoinSet<T> {
     ///
     /// # Errors
     ///
-    /// The inner error is the payload of the fiber's panic; a cancellation
-    /// ([`Cancelled::is_payload`](crate::Cancelled::is_payload)); an [`std::io::Error`] if there was no memory for its stack.
+    /// The inner error is the payload of its panic; a cancellation
+    /// ([`Cancelled::is_payload`](crate::Cancelled::is_payload)); an [`std::io::Error`] if there was no memory for the fiber's stack.
     pub fn join_next(&mut self) -> Option<thread::Result<T>> {
         block_on(self.join_next_async())
     }
@@ -181,7 +270,7 @@ impl<T: Send + 'static> JoinSet<T> {
         poll_fn(|cx| budget::poll(cx, |cx| self.poll_next(cx))).await
     }
 
-    /// Takes the value of a fiber that has ended out of the set. `None` if none has. Never waits.
+    /// Takes the value of a fiber or task that has ended out of the set. `None` if none has. Never waits.
     ///
     /// # Errors
     ///
@@ -205,18 +294,18 @@ impl<T: Send + 'static> JoinSet<T> {
         Poll::Ready(None)
     }
 
-    /// Why a fiber never ran. `None` if not all of it has ended, or if its spawn has panicked.
+    /// Why a fiber never ran, or a task has no value. `None` if not all of it has ended, or if its spawn has panicked.
     fn reason(&mut self, id: u64) -> Option<Box<dyn Any + Send>> {
-        let handle = self.running.get_mut(&id)?;
+        let member = self.running.get_mut(&id)?;
         let sender = self.sender.clone();
         let waker = Waker::from(Arc::new(Unrun { id, sender }));
-        match budget::without(|| Pin::new(handle).poll(&mut Context::from_waker(&waker))) {
+        match budget::without(|| member.poll_outcome(&mut Context::from_waker(&waker))) {
             Poll::Ready(outcome) => outcome.err(),
             Poll::Pending => None,
         }
     }
 
-    /// Waits for all fibers. Their values come in the order in which they ended.
+    /// Waits for all fibers and tasks. Their values come in the order in which they ended.
     ///
     /// # Suspends
     ///
@@ -224,11 +313,11 @@ impl<T: Send + 'static> JoinSet<T> {
     ///
     /// # Cancellation
     ///
-    /// Unwinds, and cancels the fibers.
+    /// Unwinds, and cancels them.
     ///
     /// # Panics
     ///
-    /// If a fiber panicked, was cancelled or could not start.
+    /// If one panicked, was cancelled or could not start.
     pub fn join_all(mut self) -> Vec<T> {
         let mut values = Vec::with_capacity(self.len());
         while let Some(outcome) = self.join_next() {
@@ -239,20 +328,20 @@ impl<T: Send + 'static> JoinSet<T> {
 }
 
 impl<T> JoinSet<T> {
-    /// Asks all fibers to end, in the order of spawning. They stay in the set until they are joined.
+    /// Asks all fibers and tasks to end, in the order of spawning. They stay in the set until they are joined.
     #[doc(alias("abort_all", "shutdown"))]
     pub fn cancel_all(&self) {
-        self.running.values().for_each(JoinHandle::cancel);
+        self.running.values().for_each(Member::cancel);
     }
 
-    /// Lets all fibers run on without the set, which is empty then. Their values are dropped.
+    /// Lets all fibers and tasks run on without the set, which is empty then. Their values are dropped.
     pub fn detach_all(&mut self) {
         self.running.clear();
         // Nobody receives what they report.
         (self.sender, self.receiver) = mpsc::unbounded();
     }
 
-    /// The number of fibers in the set: those that run, and those that nobody has joined.
+    /// The number of fibers and tasks in the set: those that run, and those that nobody has joined.
     pub fn len(&self) -> usize {
         self.running.len()
     }
@@ -275,4 +364,4 @@ impl<T> Drop for JoinSet<T> {
     }
 }
 
-osier_queue::impl_debug!(JoinSet<T>, self => { fibers: self.len() });
+osier_queue::impl_debug!(JoinSet<T>, self => { len: self.len() });

@@ -374,3 +374,68 @@ fn a_set_forgets_those_that_it_has_detached() {
         assert!(set.join_next().is_none());
     });
 }
+
+/// A future that has been dropped when `Counts` says so.
+async fn until(event: Arc<Event>, value: u32, counts: Counts) -> u32 {
+    event.wait_async().await;
+    drop(counts);
+    value
+}
+
+#[test]
+fn a_set_has_futures_beside_fibers() {
+    for workers in [1, 2] {
+        timeless(workers).run(|| {
+            let (go, drops) = ([(); 2].map(|()| Arc::new(Event::new())), Arc::new(AtomicUsize::new(0)));
+            let counts = || Counts(Arc::clone(&drops));
+            let mut set = JoinSet::new();
+            set.spawn_future(until(Arc::clone(&go[0]), 1, counts()));
+            set.spawn_future_local(until(Arc::clone(&go[1]), 2, counts()));
+            set.spawn(|| 3);
+            assert_eq!(set.join_next().unwrap().unwrap(), 3);
+            go[1].set();
+            assert_eq!(set.join_next().unwrap().unwrap(), 2);
+            go[0].set();
+            assert_eq!(set.join_next().unwrap().unwrap(), 1);
+            assert!(set.is_empty() && set.join_next().is_none());
+
+            set.spawn_future(async { panic!("on purpose") });
+            let payload = set.join_next().unwrap().unwrap_err();
+            assert_eq!(*payload.downcast::<&str>().unwrap(), "on purpose");
+
+            // One is cancelled while it waits, the other before its first poll.
+            set.spawn_future(until(Arc::clone(&go[0]), 4, counts()));
+            settle();
+            set.spawn_future_local(until(Arc::clone(&go[0]), 5, counts()));
+            set.cancel_all();
+            set.cancel_all();
+            for _ in 0..2 {
+                let payload = set.join_next().unwrap().unwrap_err();
+                assert!(Cancelled::is_payload(&*payload));
+            }
+            assert_eq!((set.len(), drops.load(Ordering::SeqCst)), (0, 4));
+        });
+    }
+}
+
+#[test]
+fn a_set_that_is_dropped_ends_its_futures_and_one_that_detaches_does_not() {
+    timeless(1).run(|| {
+        let (go, drops) = (Arc::new(Event::manual()), Arc::new(AtomicUsize::new(0)));
+        let mut set = JoinSet::new();
+        set.spawn_future(until(Arc::clone(&go), 1, Counts(Arc::clone(&drops))));
+        settle();
+        drop(set);
+        settle();
+        assert_eq!(drops.load(Ordering::SeqCst), 1);
+        let mut set = JoinSet::new();
+        set.spawn_future(until(Arc::clone(&go), 1, Counts(Arc::clone(&drops))));
+        set.detach_all();
+        drop(set);
+        settle();
+        assert_eq!(drops.load(Ordering::SeqCst), 1);
+        go.set();
+        settle();
+        assert_eq!(drops.load(Ordering::SeqCst), 2);
+    });
+}
