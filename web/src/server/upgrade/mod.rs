@@ -79,14 +79,17 @@
 //! A process that has heard `Leaving` may have requests for longer than the one that has said it lives. So each process gives the next one
 //! the sockets to all that came before, and the last one says `Stopping` to them.
 
-// `old` starts the new process and hands over, `new` takes over. The messages and the queue are in `conn/handover/`.
+// `old` starts the new process, by a `program`, `hand_over` hands over, and `new` takes over. The messages and the queue are in
+// `conn/handover/`.
 
 #![cfg_attr(not(target_os = "linux"), allow(dead_code))]
 
 mod error;
+mod hand_over;
 mod new;
 mod old;
 mod part;
+mod program;
 #[cfg(test)]
 mod sim;
 
@@ -122,8 +125,9 @@ use crate::upstream::{Upstream, WeakUpstream};
 
 pub use crate::conn::handover::record::Saved;
 pub use error::Error;
-pub use old::{Program, Successor};
+pub use old::Successor;
 pub use part::{Link, Part};
+pub use program::Program;
 
 /// The upgrades of this process: the one that has started it, and later ones that it starts. Clones share one state.
 #[derive(Clone)]
