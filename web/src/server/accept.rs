@@ -24,7 +24,7 @@ use crate::conn::log::record::{Level, Record};
 use crate::conn::serve::{Local, Service};
 use crate::conn::server_state::ServerState;
 use crate::conn::worker::{FRESH_GRACE, Link, Worker};
-use crate::listen::{Accepting, Listener};
+use crate::listen::Listener;
 
 use super::descriptors::Descriptors;
 
@@ -69,7 +69,7 @@ pub(crate) fn accept(service: &Service, listener: &Listener) {
     let local = Local::here(service);
     let shared = &service.state;
     let descriptors = Descriptors::new(listener);
-    let listener = &listener.accepting();
+    let accepting = &listener.accepting();
     #[cfg(feature = "tls")]
     let mut row = Row::default();
     let mut say = |line: fmt::Arguments<'_>| {
@@ -85,7 +85,7 @@ pub(crate) fn accept(service: &Service, listener: &Listener) {
             // Shielded: a cancelled fiber must still go on to accept the backlog.
             osier::shield(|| osier::sleep(RELIEF_TICK));
         }
-        match listener.accept() {
+        match accepting.accept() {
             Ok((stream, peer)) if !shared.admit(peer) => {
                 refuse(shared, &stream);
                 shared.complain_of(peer);
@@ -103,7 +103,7 @@ pub(crate) fn accept(service: &Service, listener: &Listener) {
                     row.accepted();
                 }
             }
-            Err(error) if Cancelled::is(&error) => return accept_the_backlog(service, &local, listener),
+            Err(error) if Cancelled::is(&error) => return accept_the_backlog(service, listener),
             Err(error) if is_of_one_client(&error) => {}
             Err(error) if lacks_descriptors(&error) => make_descriptors(service, &local.worker, &error, &mut say),
             Err(error) => {
@@ -224,12 +224,13 @@ impl Drop for HandOff {
 
 /// Accepts the connections that already wait. Closing the listener would reset them, and their
 /// requests may have been sent.
-fn accept_the_backlog(service: &Service, local: &Rc<Local>, listener: &Accepting<'_>) {
+pub(crate) fn accept_the_backlog(service: &Service, listener: &Listener) {
+    let (local, listener) = (Local::here(service), listener.accepting());
     osier::shield(|| {
         for _ in 0..BACKLOG {
             match osier::timeout(Duration::from_millis(1), || listener.accept()) {
                 Ok(Ok((stream, peer))) if !service.state.admit(peer) => refuse(&service.state, &stream),
-                Ok(Ok((stream, peer))) => place(service, local, stream, peer),
+                Ok(Ok((stream, peer))) => place(service, &local, stream, peer),
                 Ok(Err(error)) if is_of_one_client(&error) => {}
                 _ => return,
             }

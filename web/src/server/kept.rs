@@ -71,6 +71,13 @@ impl Kept {
     pub(super) fn cancel(&self) {
         self.fiber.iter().for_each(JoinHandle::cancel);
     }
+
+    /// Ends the fiber. Returns whether its work has returned: not that of a lost fiber, nor of one that was cancelled before its first turn,
+    /// which never runs.
+    pub(super) fn end(mut self) -> bool {
+        self.cancel();
+        self.fiber.take().is_some_and(|fiber| fiber.join().is_ok())
+    }
 }
 
 impl Drop for Kept {
@@ -152,6 +159,21 @@ mod tests {
             assert!(osier::timeout(Duration::from_millis(20), || lost(&mut kept)).is_err());
             kept.replace();
             assert_eq!(begun.get(), 3);
+        });
+    }
+
+    #[test]
+    fn only_a_fiber_whose_work_has_returned_has_done_what_it_does_at_its_end() {
+        osier::run(|| {
+            let begin = |work: fn()| Kept::new("the fiber".into(), move || osier::spawn_local(work));
+            let fibers = [
+                begin(|| ()),
+                begin(|| panic!("on purpose")),
+                begin(|| osier::sleep(Duration::from_secs(3600))),
+            ];
+            osier::sleep(Duration::from_millis(5)); // all have run
+            assert_eq!(fibers.map(Kept::end), [true, false, false]);
+            assert!(!begin(|| ()).end(), "it had no turn");
         });
     }
 

@@ -50,7 +50,7 @@ use crate::conn::server_state::{ConnectionCount, ServerState};
 use crate::conn::settings::{Log, Timeouts, Trusted};
 use crate::listen::{Address, Listener, NOWHERE, Sockets, bind_unix};
 use crate::router::handler::Handler;
-use crate::server::accept::{accept, drain, on_worker, relieve};
+use crate::server::accept::{accept, accept_the_backlog, drain, on_worker, relieve};
 use crate::server::burst::App;
 use crate::server::kept::Kept;
 use crate::server::served::{Observer, Served};
@@ -614,13 +614,11 @@ impl Listening {
         loop {
             let mut kept = begin(&service, &sockets);
             stop.wait_and_keep(&mut kept, &service.state);
-            // Those that accept end first: each accepts its backlog, for which memory may have to be relieved. It takes a moment, so all of
-            // them do so at once.
+            // Those that accept end first: each accepts its backlog, for which memory may have to be relieved.
             let relieving = kept.split_off(kept.len() / 2);
-            for fibers in [kept, relieving] {
-                fibers.iter().for_each(Kept::cancel);
-                drop(fibers);
-            }
+            end_accepting(&service, &sockets, kept);
+            relieving.iter().for_each(Kept::cancel);
+            drop(relieving);
             stop.0.closed.store(true, Ordering::Release);
             if stop.wait_until(|asked| asked != CLOSED) != OPEN {
                 break;
@@ -745,6 +743,26 @@ fn begin(service: &Service, sockets: &Sockets) -> Vec<Kept> {
         })
     });
     accepting.chain(relieving).collect()
+}
+
+/// Ends the fibers that accept. Each accepts its backlog, which takes a moment, so all of them do so at once. If one is lost, or had no turn
+/// before the server stopped, another fiber accepts its backlog.
+fn end_accepting(service: &Service, sockets: &Sockets, kept: Vec<Kept>) {
+    kept.iter().for_each(Kept::cancel);
+    let (listeners, workers) = (sockets.all(), service.state.connections.len());
+    let fibers = kept.into_iter().enumerate();
+    let lost: Vec<usize> = fibers
+        .filter_map(|(index, fiber)| (!fiber.end()).then_some(index))
+        .collect();
+    let begin = |index: usize| {
+        let (service, listeners) = (service.clone(), Arc::clone(&listeners));
+        let work = move || accept_the_backlog(&service, &listeners[index]);
+        on_worker(index % workers, "accept", work)
+    };
+    let accepting: Vec<JoinHandle<()>> = lost.into_iter().map(begin).collect();
+    for fiber in accepting {
+        let _ = fiber.join();
+    }
 }
 
 /// A handle that ends a server from anywhere: from another fiber or from a plain thread.

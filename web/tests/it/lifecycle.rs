@@ -319,6 +319,41 @@ fn a_listener_whose_accepting_fiber_is_lost_gets_another_one() {
 }
 
 #[test]
+fn a_server_that_stops_before_a_lost_fiber_is_replaced_serves_its_backlog() {
+    let asked = AtomicUsize::new(0);
+    let trusted = move |_| match asked.fetch_add(1, Ordering::Relaxed) {
+        0 => panic!("on purpose"),
+        _ => false,
+    };
+    let server = Server::new(Router::new().get("/", |_| "hi")).proxy_protocol(trusted);
+    let site = site_with(1, server, |server| server.bind("127.0.0.1:0"));
+    site.connect().expect_end();
+    eventually("the fiber is lost", || site.logged("another one follows in 1s"));
+    let mut waiting = site.connect();
+    waiting.send("GET / HTTP/1.1\r\nHost: t\r\n\r\n");
+    site.stop.shutdown();
+    assert_eq!(waiting.reply().text(), "hi");
+    assert_eq!(site.ended.recv_timeout(PATIENCE), Ok(0));
+}
+
+#[test]
+fn a_server_that_stops_as_soon_as_it_runs_serves_its_backlog() {
+    let (give, taken) = mpsc::channel();
+    let server = Server::new(Router::new().get("/", |_| "hi"));
+    let site = site_with(2, server, move |server| {
+        let listening = server.bind("127.0.0.1:0")?;
+        let mut waiting = std::net::TcpStream::connect(listening.local_addr())?;
+        waiting.write_all(b"GET / HTTP/1.1\r\nHost: t\r\n\r\n")?;
+        give.send(waiting).unwrap();
+        listening.handle().shutdown();
+        Ok(listening)
+    });
+    let mut waiting = Client::new(taken.recv_timeout(PATIENCE).unwrap());
+    assert_eq!(waiting.reply().text(), "hi");
+    assert_eq!(site.ended.recv_timeout(PATIENCE), Ok(0));
+}
+
+#[test]
 fn a_hook_that_panics_costs_no_connection_and_no_place() {
     let server = Server::new(Router::new().get("/", |_| "hi"))
         .max_connections_per_client(1)
