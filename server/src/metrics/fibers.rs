@@ -1,4 +1,5 @@
-//! `/fibers`: the fibers of the process, grouped by the place where they wait, with one backtrace for each place.
+//! `/fibers`: the fibers of the process, grouped by the place where they wait, with one backtrace for each place, and the requests that wait
+//! without a fiber.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -13,14 +14,17 @@ use osier_web::http::StatusCode;
 /// The most fibers that are listed for each place.
 const NAMED: usize = 3;
 
+/// The most requests without a fiber that are listed.
+const AT_REST: usize = 20;
+
 /// Whether a dump is being made.
 static IS_DUMPING: AtomicBool = AtomicBool::new(false);
 
-/// The page with all fibers, on the admin listener and in the welcome pages. Only one dump is made at a time, because
+/// The page with all fibers and the requests that have none, on the admin listener and in the welcome pages. Only one dump is made at a time, because
 /// looking up function names takes a while.
 ///
 /// # Suspends
-/// Until all workers have answered, for a second at most.
+/// Until all workers have answered, for a second at most, and half a second more for the requests.
 pub fn page() -> Response {
     let Some(_exclusive) = Exclusive::take(&IS_DUMPING) else {
         return later("another dump of the fibers is running; try again\n");
@@ -28,7 +32,7 @@ pub fn page() -> Response {
     Response::new(StatusCode::OK)
         .content_type("text/plain; charset=utf-8")
         .header("cache-control", "no-store")
-        .body(by_place(&osier::dump()))
+        .body(by_place(&osier::dump()) + &osier_web::fibers::at_rest(AT_REST).to_string())
 }
 
 /// The response to a request that may be sent again later.

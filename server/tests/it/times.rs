@@ -114,3 +114,27 @@ fn a_slow_request_is_seen_while_it_waits_and_afterwards() {
     let sum = value("osier_http_request_phase_seconds_sum", "/", "upstream").unwrap();
     assert!((sum * 1000.0 - waited).abs() < 0.001, "{sum} {waited}");
 }
+
+/// Its backend sends nothing for more than a second.
+#[test]
+fn a_slow_request_without_a_fiber_is_seen_while_it_waits() {
+    let (address, go_on) = backend();
+    let sites = Sites::start(&format!(
+        "[admin]\naddress = \"127.0.0.1:0\"\n[[site]]\ndefault = true\n[[site.route]]\nproxy = \"{address}\"\n"
+    ));
+    let mut client = sites.connect();
+    send(&mut client, "GET", "x", "/slow", &["Connection: close"]);
+    let top = || {
+        let said = osier().args(["top", &admin_of(&sites).to_string()]).output().unwrap();
+        String::from_utf8(said.stdout).unwrap()
+    };
+    wait_for("it is among the slow requests, without a fiber", || {
+        let view = top();
+        let slow = view.split_once("slow requests, by how long they wait now\n");
+        let is_it = |line: &str| line.contains("s  GET /slow, 127.0.0.1:") && line.ends_with(", in 'upstream'");
+        slow.is_some_and(|(_, slow)| slow.lines().any(is_it))
+    });
+    go_on.send(()).unwrap();
+    assert_eq!(client.receive("GET").status, 200);
+    assert!(!top().contains("without a fiber"));
+}

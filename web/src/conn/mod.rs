@@ -62,6 +62,8 @@ pub(crate) mod polled;
 pub(crate) mod protocol;
 pub(crate) mod rates;
 pub(crate) mod rest;
+#[cfg(feature = "fibers")]
+pub(crate) mod resting;
 #[cfg(all(feature = "tls", any(feature = "fastcgi", feature = "proxy", feature = "redis")))]
 pub(crate) mod secured;
 mod sending;

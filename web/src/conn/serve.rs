@@ -112,6 +112,16 @@ impl Local {
         })
     }
 
+    /// The parts of all servers on this worker.
+    #[cfg(feature = "fibers")]
+    pub(crate) fn all_here() -> Vec<Rc<Local>> {
+        let index = osier::fiber::worker();
+        HERE.with_borrow(|here| {
+            let of_worker = here.iter().filter(|local| Some(local.worker.index) == index);
+            of_worker.cloned().collect()
+        })
+    }
+
     /// Whether it is the part of a server on worker `index`. A thread has several workers in a simulation.
     fn is_part_of(&self, server: &Arc<ServerState>, index: usize) -> bool {
         self.worker.index == index && Arc::ptr_eq(&self.worker.server, server)

@@ -75,7 +75,7 @@ impl Phase {
         }
     }
 
-    fn of(activity: Activity) -> Phase {
+    pub(crate) fn of(activity: Activity) -> Phase {
         match activity {
             Activity::Running => Phase::Run,
             Activity::Ready => Phase::Worker,

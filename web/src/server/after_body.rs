@@ -28,6 +28,8 @@ impl Burst<'_> {
             marks: self.marks.clone(),
             extensions: mem::take(&mut request.extensions),
             changes: request.changes.made(),
+            #[cfg(feature = "fibers")]
+            at_rest: self.list_at_rest(head, waits_for),
         }
     }
 

@@ -20,6 +20,8 @@ use crate::conn::close::CloseReason;
 use crate::conn::output::{PausedCode, Producer};
 use crate::conn::paused::{Paused, Unfinished};
 use crate::conn::peer::SLOW_AFTER;
+#[cfg(feature = "fibers")]
+use crate::conn::resting::AtRest;
 use crate::conn::serve::{After, Input};
 use crate::conn::server_state::ServerState;
 use crate::request::Marks;
@@ -40,6 +42,9 @@ pub(crate) struct Begun {
     pub(crate) status: StatusCode,
     /// The length of the body, if it was announced.
     pub(crate) len: Option<u64>,
+    /// Whether the body has paused and is a stream of events, which may be silent for ever.
+    #[cfg(feature = "fibers")]
+    pub(crate) is_event_stream: bool,
 }
 
 pub(crate) struct PausedResponse {
@@ -49,6 +54,8 @@ pub(crate) struct PausedResponse {
     passed: u64,
     since: Instant,
     marks: Marks,
+    #[cfg(feature = "fibers")]
+    at_rest: AtRest,
     client: (SocketAddr, bool),
     server: Arc<ServerState>,
     /// `None` without an observer.
@@ -111,13 +118,19 @@ impl Burst<'_> {
     /// Leaves the rest of a response to the connection.
     #[cold]
     pub(crate) fn pause(&self, head: &Head<'_>, begun: Begun, passed: u64, paused: PausedCode) -> Box<Paused> {
-        self.leave_fiber(head, paused.waits_for);
+        let waits_for = paused.waits_for;
+        self.leave_fiber(head, waits_for);
         Box::new(Paused::new(PausedResponse {
             body: Body::Waits(paused),
             begun,
             passed,
             since: osier::time::coarse_now(),
             marks: self.marks.clone(),
+            #[cfg(feature = "fibers")]
+            at_rest: match begun.is_event_stream {
+                true => AtRest::default(),
+                false => self.list_at_rest(head, waits_for),
+            },
             client: Client::of(self.peer, &self.marks).address(),
             server: self.peer.worker.server.clone(),
             app: self.app.observing(),
@@ -237,8 +250,12 @@ impl Burst<'_> {
             marks,
             passed,
             since,
+            #[cfg(feature = "fibers")]
+            at_rest,
             ..
         } = response;
+        #[cfg(feature = "fibers")]
+        drop(at_rest);
         self.marks.set(&marks);
         self.marks.slow.enter_fiber();
         self.suspended.set(true);

@@ -13,6 +13,8 @@ use crate::body::spool::{Failed, Limits, Spool};
 use crate::conn::awaiting::{Arrived, Receiving};
 use crate::conn::output::Output;
 use crate::conn::peer::Peer;
+#[cfg(feature = "fibers")]
+use crate::conn::resting::AtRest;
 use crate::request::Marks;
 use crate::request::changes::Texts;
 use crate::router::answer::{AfterBody, Answer, Kind, Then};
@@ -66,6 +68,8 @@ pub(crate) struct Held {
     pub(crate) extensions: Extensions,
     /// The changes of the head.
     pub(crate) changes: Vec<Texts>,
+    #[cfg(feature = "fibers")]
+    pub(crate) at_rest: AtRest,
 }
 
 impl Held {
@@ -75,6 +79,8 @@ impl Held {
     ///
     /// The response, if that is impossible.
     pub(crate) fn give_back(self, request: &mut Request<'_>) -> Result<(), Response> {
+        #[cfg(feature = "fibers")]
+        drop(self.at_rest);
         request.extensions = self.extensions;
         request.change_again(self.changes).map_err(Response::internal_error)
     }

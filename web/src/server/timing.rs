@@ -8,7 +8,11 @@ use osier::time::Stamp;
 use osier_http::Head;
 
 use crate::conn::log::record::Level;
+#[cfg(feature = "fibers")]
+use crate::conn::resting::{AtRest, Resting};
 use crate::conn::slow::Entry;
+#[cfg(feature = "fibers")]
+use crate::conn::times::Phase;
 use crate::server::burst::Burst;
 use crate::server::served::Client;
 
@@ -37,11 +41,28 @@ impl Burst<'_> {
 
     /// Notes that the current request goes on without a fiber.
     pub(crate) fn leave_fiber(&self, head: &Head<'_>, waits_for: Activity) {
-        self.marks.slow.leave_fiber(|| {
-            let client = Client::of(self.peer, &self.marks).address().0;
-            format!("{} {}, {client}", head.method(), head.target())
-        });
+        self.marks.slow.leave_fiber(|| self.words(head));
         self.marks.timing.leave_fiber(waits_for);
+    }
+
+    /// The current request in words.
+    fn words(&self, head: &Head<'_>) -> String {
+        let client = Client::of(self.peer, &self.marks).address().0;
+        format!("{} {}, {client}", head.method(), head.target())
+    }
+
+    /// Lists the current request, which has left its fiber, as one at rest until the drop of the result. One that waits for its client is not
+    /// listed.
+    #[cfg(feature = "fibers")]
+    pub(crate) fn list_at_rest(&self, head: &Head<'_>, waits_for: Activity) -> AtRest {
+        if let Activity::Client | Activity::Writing = waits_for {
+            return AtRest::default();
+        }
+        // Without a consumer of its times, they are not measured.
+        let current = self.marks.timing.current();
+        let (phase, since) = current.unwrap_or_else(|| (Phase::of(waits_for), Stamp::coarse()));
+        let doing = self.words(head);
+        self.peer.worker.resting.add(Resting { doing, phase, since })
     }
 
     /// Ends the watch of the current request, unless it `goes_on` in another burst. Logs a request that was too slow while its worker,

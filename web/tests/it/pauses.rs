@@ -143,6 +143,53 @@ fn what_comes_after_a_pause_arrives_in_every_framing() {
 }
 
 #[test]
+fn a_page_shows_the_requests_that_rest_and_no_streams_of_events() {
+    let (go, waits) = mpsc::channel::<()>();
+    let waits = Mutex::new(waits);
+    let backend = Backend::start(move |_, conn| {
+        let Some(asked) = conn.request() else { return };
+        let begin = |kind: &str| {
+            format!("HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\nTransfer-Encoding: chunked\r\n\r\n3\r\none\r\n")
+        };
+        let (first, last) = match &asked.head {
+            head if head.contains("/begun") => (begin("text/plain"), "0\r\n\r\n"),
+            head if head.contains("/events") => (begin("text/event-stream"), "0\r\n\r\n"),
+            _ => (String::new(), "HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\none"),
+        };
+        conn.send(first);
+        let _ = waits.lock().unwrap().recv_timeout(PATIENCE);
+        conn.send(last);
+    });
+    let router = router(backend.proxy()).get("/fibers", osier_web::fibers::page);
+    let (site, _) = site(router);
+    let paths = ["/begun", "/events", "/poll?page=7"];
+    let mut clients = paths.map(|path| {
+        let mut client = site.connect();
+        asks(&mut client, path, "1.1");
+        client
+    });
+    rest(&site, paths.len());
+    let shown = |find: &str| site.get(&format!("/fibers?find={find}")).text().to_owned();
+    let all = site.get("/fibers").text().to_owned();
+    assert!(all.contains("\n2 requests without a fiber, for up to "), "{all}");
+    for path in ["/begun", "/poll?page=7"] {
+        assert!(all.contains(&format!("\n  request (GET {path}, 127.0.0.1:")), "{all}");
+    }
+    assert!(all.contains(", in 'upstream'\n") && !all.contains("/events"), "{all}");
+    let found = shown("page%3D7");
+    assert!(
+        found.contains("(GET /poll?page=7") && !found.contains("/begun"),
+        "{found}"
+    );
+    for _ in paths {
+        go.send(()).unwrap();
+    }
+    assert!(clients.iter_mut().all(|client| client.reply().text() == "one"));
+    let all = site.get("/fibers").text().to_owned();
+    assert!(!all.contains("without a fiber"), "{all}");
+}
+
+#[test]
 fn a_response_over_tls_pauses_too() {
     let (backend, go) = directed(|conn, go| {
         conn.send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\none\r\n");

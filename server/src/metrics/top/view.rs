@@ -149,10 +149,11 @@ impl Changes<'_> {
 }
 
 /// The requests that have waited longest in their present place. The page lists the fibers of each place that have
-/// waited longest.
+/// waited longest, and the requests without a fiber that have.
 fn requests(page: &str, text: &mut String) {
     let fibers = page.lines().filter_map(|line| line.strip_prefix("  fiber "));
-    let mut requests: Vec<_> = fibers.filter_map(request).collect();
+    let at_rest = page.lines().filter_map(|line| line.strip_prefix("  request ("));
+    let mut requests: Vec<_> = fibers.filter_map(request).chain(at_rest.filter_map(resting)).collect();
     requests.sort_by(|one, other| other.0.total_cmp(&one.0));
     if !requests.is_empty() {
         let _ = writeln!(text, "\nslow requests, by how long they wait now");
@@ -175,6 +176,14 @@ fn request(fiber: &str) -> Option<(f64, &str, &str, &str)> {
     if wait.contains(" in osier::inspect::dump") {
         return None;
     }
+    Some((seconds(waited)?, waited, work, wait))
+}
+
+/// Reads `GET /, 127.0.0.1:9) without a fiber for 2.0s, in 'upstream'`, as [`request`] does the line of a fiber.
+fn resting(request: &str) -> Option<(f64, &str, &str, &str)> {
+    // Clients choose targets.
+    let (work, state) = request.rsplit_once(") without a fiber for ")?;
+    let (waited, wait) = state.split_at(state.find(',')?);
     Some((seconds(waited)?, waited, work, wait))
 }
 
@@ -279,13 +288,20 @@ mod tests {
             + &fiber(" 'x' (GET /b, 1.2.3.4:6)", "1.5s")
             + &fiber("", "9.0s")
             + &fiber(" (GET /fibers, 1.2.3.4:8)", "7.0s").replace("to read socket 7", "in osier::inspect::dump::dump")
-            + &fiber(" (GET /c, 1.2.3.4:7)", "900.0µs");
+            + &fiber(" (GET /c, 1.2.3.4:7)", "900.0µs")
+            + "1 request without a fiber, for up to 1.2s\n  request (GET /d) without a fiber for 9s, 1.2.3.4:8) without a fiber for 1.2s, in 'upstream'\n";
         let text = text("x:1", &scrape(BEFORE, &page), None);
         let (_, shown) = text.split_once("wait now\n").unwrap();
         let (shown, _) = shown.split_once("\n\n").unwrap();
         let expected = [("1.5s", 'b', 6), ("20.5ms", 'a', 5), ("900.0µs", 'c', 7)];
         let expected = expected
             .map(|(waited, path, port)| format!("{waited:>10}  GET /{path}, 1.2.3.4:{port}, waiting to read socket 7"));
+        let [first, rest @ ..] = expected;
+        let at_rest = format!(
+            "{:>10}  GET /d) without a fiber for 9s, 1.2.3.4:8, in 'upstream'",
+            "1.2s"
+        );
+        let expected = [first, at_rest].into_iter().chain(rest).collect::<Vec<_>>();
         assert_eq!(shown, expected.join("\n"), "{text}");
         let mut busy = scrape(BEFORE, "");
         assert!(!super::text("x:1", &busy, None).contains("slow requests"));

@@ -24,6 +24,8 @@ use crate::conn::handover::dialog::Leaving;
 #[cfg(feature = "tls")]
 use crate::conn::handshake_queue::HandshakeQueue;
 use crate::conn::protocol::Protocol;
+#[cfg(feature = "fibers")]
+use crate::conn::resting::RestingRequests;
 use crate::conn::server_state::ServerState;
 use crate::conn::shelf::Shelf;
 use crate::conn::slow::Watch;
@@ -84,6 +86,8 @@ pub(crate) struct Worker {
     pub(super) age: Cell<u32>,
     /// The requests that have a limit of time.
     pub(crate) slow: Rc<Watch>,
+    #[cfg(feature = "fibers")]
+    pub(crate) resting: Rc<RestingRequests>,
     stalled: RefCell<Stalled<Link>>,
     /// The zero of [`Worker::now`].
     epoch: Stamp,
@@ -133,6 +137,8 @@ impl Worker {
             woken: Cell::new(0),
             age: Cell::new(0),
             slow: Rc::default(),
+            #[cfg(feature = "fibers")]
+            resting: Rc::default(),
             stalled: RefCell::default(),
             epoch: Stamp::coarse(),
         })

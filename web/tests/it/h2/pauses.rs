@@ -96,6 +96,24 @@ fn directed() -> (Backend, mpsc::Sender<()>) {
 }
 
 #[test]
+fn a_page_shows_the_streams_that_rest() {
+    let (backend, go) = directed();
+    let (site, _) = site(router(backend.proxy()).get("/fibers", osier_web::fibers::page));
+    let first = settled(&site);
+    let mut client = Client::connect(site.addr);
+    let stream = client.begin("GET", "/slow?page=7", &[], true);
+    client.flush();
+    rest(&site, first, 1);
+    let shown = |found: &str| site.get("/fibers").text().contains(found);
+    assert!(shown("\n  request (GET /slow?page=7, 127.0.0.1:"));
+    for _ in 0..2 {
+        go.send(()).unwrap();
+    }
+    assert_eq!(client.reply(stream).text(), "onetwothree");
+    eventually("it has left the page", || !shown("without a fiber"));
+}
+
+#[test]
 fn a_stream_whose_backend_is_silent_keeps_no_fiber_and_gets_all() {
     let (backend, go) = directed();
     let (site, told) = site(router(backend.proxy()));
