@@ -9,8 +9,8 @@ use std::io;
 use std::sync::Arc;
 
 use http::StatusCode;
-use osier_http::cgi;
 use osier_http::path::Path;
+use osier_http::{cgi, is_field};
 
 use super::backend_response::{Announced, BackendResponse, Pauses};
 use super::sender::{Sender, while_sending};
@@ -70,12 +70,10 @@ impl FastCgi {
         let mut response = Response::new(status);
         response.of_backend = true;
         let mut is_stream = false;
-        for (name, value) in head.fields() {
-            is_stream |= relay::is_stream(name, value);
-            if !self.is_hidden(name) {
-                response.set(name, value);
-            }
-        }
+        let fields = head
+            .fields()
+            .inspect(|(name, value)| is_stream |= relay::is_stream(name, value));
+        set_fields(&mut response, fields.filter(|(name, _)| !self.is_hidden(name)));
         let announced = head.content_length();
         let is_head = request.method() == "HEAD";
         if is_head || matches!(status.as_u16(), 204 | 304) {
@@ -177,6 +175,21 @@ impl FastCgi {
     }
 }
 
+/// Gives `response` the fields of a head. Of several dates the last one counts: each would be looked for among all fields before it, to
+/// be replaced.
+fn set_fields<'f>(response: &mut Response, fields: impl Iterator<Item = (&'f str, &'f [u8])>) {
+    let mut date = None;
+    for (name, value) in fields {
+        match is_field(name, "date") {
+            true => date = Some((name, value)),
+            false => response.set(name, value),
+        }
+    }
+    if let Some((name, value)) = date {
+        response.set(name, value);
+    }
+}
+
 /// Gives `response` a body that has been received as a whole. A body that is longer than the announced length is cut.
 fn with_whole_body(
     request: &mut Request<'_>,
@@ -235,5 +248,39 @@ pub(super) fn with_canonical_path(target: &str) -> Cow<'_, str> {
             Cow::Owned(format!("{}{}", parsed.canonical(), &target[path.len()..]))
         }
         _ => Cow::Borrowed(target),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// CPU time of this thread, in nanoseconds. `None` if the kernel does not count it.
+    fn cpu_time() -> Option<u64> {
+        let stat = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
+        stat.split(' ').next()?.parse().ok()
+    }
+
+    #[test]
+    fn many_dates_take_no_longer_than_other_fields() {
+        if cpu_time().is_none() {
+            return testkit::skip("/proc/thread-self/schedstat is missing");
+        }
+        let others = (0..2_000).map(|number| format!("X-Field-{number}: a value"));
+        let with = |name: &str| {
+            let lines = others
+                .clone()
+                .chain((0..2_000).map(|second| format!("{name}: {second}")));
+            let text = lines.map(|line| line + "\n").collect::<String>() + "\n";
+            let head = cgi::Head::parse(text.as_bytes()).expect("few enough");
+            let before = cpu_time();
+            let mut response = Response::new(StatusCode::OK);
+            set_fields(&mut response, head.fields());
+            (cpu_time().zip(before).map(|(after, before)| after - before), response)
+        };
+        let ((dates, response), (plain, _)) = (with("Date"), with("Dote"));
+        assert_eq!(response.fields.iter().filter(|(name, _)| *name == "Date").count(), 1);
+        assert_eq!(response.lookup("date"), Some(&b"1999"[..]));
+        assert!(dates < plain.map(|plain| 10 * plain), "{dates:?} {plain:?}");
     }
 }
