@@ -25,6 +25,8 @@ pub(crate) struct Inlet {
     is_reset: Cell<bool>,
     /// Since when a fiber waits for bytes.
     awaited: Cell<Option<Stamp>>,
+    /// Since when it has waited in vain, if it has given up and nothing has arrived since.
+    in_vain: Cell<Option<Stamp>>,
     /// Whether the peer may be silent for any time.
     may_pause: Cell<bool>,
 }
@@ -35,6 +37,13 @@ pub(crate) struct Awaits<'i>(&'i Inlet);
 impl Drop for Awaits<'_> {
     fn drop(&mut self) {
         self.0.awaited.set(None);
+    }
+}
+
+impl Awaits<'_> {
+    /// Ends the wait, in vain. The next one counts from its beginning.
+    pub(crate) fn give_up(self) {
+        self.0.in_vain.set(self.0.awaited.get());
     }
 }
 
@@ -73,13 +82,15 @@ impl Inlet {
             gone: OnceCell::new(),
             is_reset: Cell::new(false),
             awaited: Cell::new(None),
+            in_vain: Cell::new(None),
             may_pause: Cell::new(false),
         }
     }
 
     /// Notes that the fiber waits for bytes, until the drop of the result.
     pub(crate) fn awaits(&self) -> Awaits<'_> {
-        self.awaited.set(Some(Stamp::coarse()));
+        let since = self.in_vain.take().unwrap_or_else(Stamp::coarse);
+        self.awaited.set(Some(since));
         Awaits(self)
     }
 
@@ -109,6 +120,7 @@ impl Inlet {
     }
 
     fn arrives(&self) {
+        self.in_vain.set(None);
         self.arrived.set();
         if let Some(call) = self.on_arrival.get() {
             call();
@@ -216,6 +228,28 @@ mod tests {
             inlet.receive(b"body", false);
             assert!(!inlet.is_silent_for(Duration::ZERO));
             drop(awaits);
+        });
+    }
+
+    #[test]
+    fn a_wait_counts_from_the_beginning_of_those_in_vain_before_it() {
+        let clock = osier::time::VirtualClock::new();
+        let runtime = osier::Runtime::builder().clock(clock).build().unwrap();
+        runtime.run(|| {
+            let (inlet, second) = (Inlet::new(false), Duration::from_secs(1));
+            let awaits = inlet.awaits();
+            osier::sleep(second);
+            awaits.give_up();
+            assert!(!inlet.is_silent_for(second), "no fiber waits");
+            let awaits = inlet.awaits();
+            osier::sleep(second);
+            assert!(inlet.is_silent_for(2 * second) && !inlet.is_silent_for(3 * second));
+            awaits.give_up();
+            inlet.receive(b"body", false);
+            assert_eq!(inlet.take(&mut [0; 4]).unwrap(), Some(4));
+            let _awaits = inlet.awaits();
+            osier::sleep(second);
+            assert!(!inlet.is_silent_for(2 * second));
         });
     }
 

@@ -279,11 +279,17 @@ impl Pace {
     /// Makes a call that waits for bytes of the connection.
     fn wait_on<T>(&mut self, link: &Link, mut call: impl FnMut(&Transport) -> io::Result<T>) -> io::Result<T> {
         let stream = link.socket();
+        let (may_be_slow, mut is_first) = (self.may_be_slow, true);
         self.wait(link, |time: Duration| {
+            // The second wait may be a long one.
+            let awaits = (!std::mem::take(&mut is_first) && !may_be_slow).then(|| link.awaits_body(SLOW_AFTER));
             stream.set_read_timeout(Some(time))?;
             let called = call(&link.transport);
             stream.set_read_timeout(Some(RESTING))?;
-            called
+            match awaits {
+                Some(awaits) if awaits.is_evicted() => Err(io::ErrorKind::TimedOut.into()),
+                _ => called,
+            }
         })
     }
 

@@ -115,7 +115,8 @@ pub(crate) fn accept(service: &Service, listener: &Listener) {
 }
 
 /// Runs the fiber of a worker that closes idle connections while memory is short, the ones that are idle longest first. Near the limit,
-/// those that wait for the rest of a head and those whose clients take nothing are closed, too. It ends only when it is cancelled.
+/// those that wait for the rest of a head and those whose clients take nothing, or send nothing of a body, are closed, too. It ends only when it
+/// is cancelled.
 pub(crate) fn relieve(service: &Service) {
     let mut asked = osier::fiber::worker().unwrap_or_default();
     loop {
@@ -141,6 +142,7 @@ fn evict(service: &Service, most: usize) {
         Pressure::Critical => {
             let evicted = worker.evict_with_heads(most);
             let evicted = evicted + worker.evict_stalled(most - evicted);
+            let evicted = evicted + worker.evict_silent(most - evicted);
             worker.wake_with_streams(most - evicted);
         }
         _ => {

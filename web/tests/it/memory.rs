@@ -3,13 +3,15 @@
 use std::io::{Read, Write};
 use std::net::Shutdown;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::{Arc, Mutex, OnceLock, mpsc};
+use std::time::Duration;
 
 use osier::memory::{self, Account};
-use osier_web::{IntoResponse, Request, Route, Router, ws};
+use osier::sync::Event;
+use osier_web::{Connections, IntoResponse, Request, Route, Router, Server, Timeouts, ws};
 
 use crate::common::backend::{Backend, options};
-use crate::common::{Client, PATIENCE, Site, eventually, site};
+use crate::common::{Client, PATIENCE, Site, eventually, site, site_with};
 use crate::ws_client::{Got, Peer, masked};
 
 /// The limit of the child.
@@ -205,6 +207,102 @@ fn a_long_message_that_does_not_go_on_ends_by_1013_and_a_short_one_is_left() {
         assert_eq!(short.frame(), Some(Got(0x8A, vec![])));
         long.expect_close(ws::Close::TRY_AGAIN);
         drop(all);
+    });
+}
+
+#[test]
+fn near_the_limit_handlers_whose_bodies_do_not_come_wait_no_longer() {
+    static FREE: Event = Event::new();
+    let name = "memory::near_the_limit_handlers_whose_bodies_do_not_come_wait_no_longer";
+    in_a_small_child(name, || {
+        let greedy = |_: &mut Request<'_>| {
+            let _all = Account::named("greedy").charge(memory::limit().expect("the child has one"));
+            FREE.wait();
+            "has waited"
+        };
+        let begun = Arc::new(AtomicUsize::new(0));
+        let begins = begun.clone();
+        let count = move |request: &mut Request<'_>| {
+            begins.fetch_add(1, Relaxed);
+            std::io::copy(request.body(), &mut std::io::sink()).map(|count| count.to_string())
+        };
+        let router = Router::new().get("/", |_| "fine").post("/count", count);
+        let server = Server::new(router.get("/greedy", greedy)).timeouts(Timeouts {
+            body: Duration::from_secs(600),
+            ..Timeouts::default()
+        });
+        let site = site_with(1, server, |server| server.bind("127.0.0.1:0"));
+        let post = "POST /count HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n";
+        let mut silent: Vec<_> = (0..5).map(|_| site.connect()).collect();
+        let mut sends = site.connect();
+        for client in silent.iter_mut().chain([&mut sends]) {
+            client.send(post);
+        }
+        eventually("all handlers read", || begun.load(Relaxed) == 6);
+        let mut other = site.connect();
+        other.send("GET /greedy HTTP/1.1\r\nHost: t\r\n\r\n");
+        let mut sent = 1;
+        eventually("the silent clients have their answers", || {
+            sends.send("1\r\nx\r\n");
+            sent += 1;
+            std::thread::sleep(Duration::from_millis(50)); // between two bytes of a slow client
+            silent.iter().all(is_answered)
+        });
+        for mut client in silent {
+            assert_eq!(client.reply().status, 408);
+            client.expect_end();
+        }
+        sends.send("0\r\n\r\n");
+        assert_eq!(sends.reply().text(), sent.to_string());
+        FREE.set();
+        assert_eq!(other.reply().text(), "has waited");
+        assert_eq!(site.get("/").text(), "fine");
+    });
+}
+
+/// Connections in the backlog may need memory.
+#[test]
+fn memory_is_relieved_until_the_backlog_of_a_server_that_stops_is_accepted() {
+    let name = "memory::memory_is_relieved_until_the_backlog_of_a_server_that_stops_is_accepted";
+    in_a_small_child(name, || {
+        let open: Arc<OnceLock<Connections>> = Arc::default();
+        let (stops, stopping) = mpsc::channel();
+        let (stops, connections, accepted) = (Mutex::new(stops), open.clone(), AtomicUsize::new(0));
+        let (tell, told) = mpsc::channel();
+        let tell = Mutex::new(tell);
+        // It runs on the fiber that accepts. The second connection is accepted while the server stops.
+        let trusted = move |_| {
+            if accepted.fetch_add(1, Relaxed) == 1 {
+                osier::shield(|| {
+                    stops.lock().unwrap().send(()).unwrap();
+                    osier::sleep(Duration::from_millis(100)); // the server stops meanwhile
+                    let open = connections.get().expect("the test has set it");
+                    let before = open.count();
+                    let _all = Account::named("greedy").charge(memory::limit().expect("the child has one"));
+                    let is_closed = (0..5_000).any(|_| {
+                        osier::sleep(Duration::from_millis(2));
+                        open.count() < before
+                    });
+                    tell.lock().unwrap().send(is_closed).unwrap();
+                });
+            }
+            false
+        };
+        let server = Server::new(Router::new().get("/", |_| "fine")).proxy_protocol(trusted);
+        let site = site_with(1, server, |server| server.bind("127.0.0.1:0"));
+        assert!(open.set(site.connections.clone()).is_ok());
+        let mut idle = site.connect();
+        assert_eq!(idle.get("/").text(), "fine");
+        let mut last = site.connect();
+        last.send("GET / HTTP/1.1\r\nHost: t\r\n\r\n");
+        stopping.recv_timeout(PATIENCE).unwrap();
+        site.stop.shutdown();
+        assert!(
+            told.recv_timeout(PATIENCE).unwrap(),
+            "the idle connection gives its memory"
+        );
+        idle.expect_end();
+        assert_eq!(last.reply().status, 200);
     });
 }
 

@@ -86,6 +86,22 @@ impl Link {
         self.phase.set(Phase::Other);
     }
 
+    /// Marks a long wait of the burst for bytes of a body, which has lasted for `waited` already, until the drop of the result.
+    pub(crate) fn awaits_body(&self, waited: Duration) -> AwaitsBody<'_> {
+        if self.phase.get() == Phase::Busy {
+            self.phase.set(Phase::AwaitsBody);
+            let begun = self.worker.now().wrapping_sub(waited.as_millis() as u32);
+            self.idle_since.set(Millis::of(begun));
+        }
+        AwaitsBody(self)
+    }
+
+    /// Whether its burst has waited for bytes of a body for [`STALLED_AFTER`](stalled::STALLED_AFTER) in vain.
+    pub(super) fn is_silent(&self) -> bool {
+        let waited = u128::from(self.idle_since.get().until(self.worker.now()));
+        self.phase.get() == Phase::AwaitsBody && waited >= stalled::STALLED_AFTER.as_millis()
+    }
+
     /// Marks the beginning of a rest, if it does not rest already. Returns how long it has rested.
     #[inline]
     pub(crate) fn rest(&self) -> Duration {
@@ -133,7 +149,8 @@ impl Link {
         self.idle_since.set(Millis::of(self.worker.now()));
     }
 
-    /// Closes the connection, which is idle. A request that has just arrived is still served. The reason of one that lingers stays.
+    /// Closes the connection, which is idle or [silent](Link::is_silent). A request that has just arrived is still served. The reason of one
+    /// that lingers stays.
     pub(crate) fn evict(&self) {
         let before = self.phase.get();
         match self.ending.get() {
@@ -214,7 +231,7 @@ impl Link {
 
     /// Whether a burst is running.
     pub(crate) fn is_busy(&self) -> bool {
-        self.phase.get() == Phase::Busy
+        matches!(self.phase.get(), Phase::Busy | Phase::AwaitsBody)
     }
 
     /// Whether it waits for its first request, of which no byte has arrived.
@@ -246,7 +263,7 @@ impl Link {
             Phase::Ended(_) => ConnectionState::Closing,
             _ if protocol == Protocol::Handshake => ConnectionState::Handshake,
             Phase::Fresh => ConnectionState::New,
-            Phase::Busy => ConnectionState::Serving,
+            Phase::Busy | Phase::AwaitsBody => ConnectionState::Serving,
             Phase::Other => ConnectionState::Head,
             Phase::Resting | Phase::WithoutStreams => ConnectionState::Idle,
         };
@@ -326,6 +343,24 @@ impl stalled::Connection for Link {
     }
 }
 
+/// A long wait for bytes of a body.
+pub(crate) struct AwaitsBody<'l>(&'l Link);
+
+impl AwaitsBody<'_> {
+    /// Whether the connection has to end because its memory is needed.
+    pub(crate) fn is_evicted(&self) -> bool {
+        self.0.is_evicted()
+    }
+}
+
+impl Drop for AwaitsBody<'_> {
+    fn drop(&mut self) {
+        if self.0.phase.get() == Phase::AwaitsBody {
+            self.0.phase.set(Phase::Busy);
+        }
+    }
+}
+
 /// How a connection at its end is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ending {
@@ -344,6 +379,8 @@ pub(super) enum Phase {
     Fresh,
     /// A burst is running.
     Busy,
+    /// The same, and it has long waited for bytes of a body: since `idle_since`.
+    AwaitsBody,
     /// Waits for its next request, of which no byte has arrived.
     Resting,
     /// Speaks HTTP/2, and no stream runs.

@@ -337,6 +337,11 @@ impl Worker {
         self.evict_where(count, |link| link.is_idle() || link.phase.get() == Phase::Other)
     }
 
+    /// Closes up to `count` connections whose bursts have long waited for bytes of a body, and returns how many. Their handlers keep stacks.
+    pub(crate) fn evict_silent(&self, count: usize) -> usize {
+        self.evict_where(count, Link::is_silent)
+    }
+
     /// Looks for connections whose clients take nothing, and closes up to `count` of them. See [`Stalled`].
     pub(crate) fn evict_stalled(&self, count: usize) -> usize {
         self.stalled.borrow_mut().close(&self.links.borrow(), count)

@@ -263,8 +263,9 @@ impl ClientStream for Stream {
         let inlet = self.inlet();
         while !inlet.is_readable() {
             self.waits();
-            let _awaits = inlet.awaits();
+            let awaits = inlet.awaits();
             if !inlet.arrived.wait_timeout(patience) {
+                awaits.give_up();
                 return Err(io::ErrorKind::TimedOut.into());
             }
         }
