@@ -5,7 +5,7 @@
 //!                                                                            │
 //!     304: the stored entry, with new fields ◀───────────────────────────────┤
 //!     may be stored: an entry; its body is received on this fiber ◀──────────┤
-//!     an error, and a stale entry may take its place ◀───────────────────────┤
+//!     an error, and a stale entry may take its place ◀───────────────────────┤   once more without the client's fields, if they may be why
 //!     else: handed to the client whose request began the fetch ◀─────────────┘
 //! ```
 //!
@@ -93,6 +93,8 @@ pub struct Job {
     sent: Option<String>,
     host: String,
     fields: FieldLines,
+    /// The error to a request with the client's fields. `fields` has none of them then.
+    failed: Option<StatusCode>,
     /// The members of `fields` that code before the cache has set, and not the client.
     added: Vec<(String, Vec<u8>)>,
     worker: Rc<Worker>,
@@ -129,6 +131,7 @@ impl Job {
             sent: request.rewritten_from().map(path_and_query),
             host: request.host().unwrap_or_default().to_owned(),
             fields: fetched_fields(request),
+            failed: None,
             added: request.changes.added(),
             worker: Rc::clone(request.body.worker()),
             peer: request.body.peer(),
@@ -166,16 +169,19 @@ impl Job {
         hand
     }
 
-    fn run(self) {
+    fn run(mut self) {
         // Credentials make a 304 useless for a response that may not be shared with them: the handler would be asked a second time.
         let may_be_shared = |meta: &Meta| Facts::of(&meta.fields).directives.allow_sharing();
-        let validated = self
-            .stale
-            .as_ref()
-            .filter(|stale| stale.meta.has_validator() && (!self.has_credentials || may_be_shared(&stale.meta)));
-        match self.ask(validated.map(|stale| &*stale.meta)) {
-            Ok(()) => {}
-            Err(Again) => drop(self.ask(None)),
+        let stale = self.stale.as_ref();
+        let validated =
+            stale.filter(|stale| stale.meta.has_validator() && (!self.has_credentials || may_be_shared(&stale.meta)));
+        let mut validated = validated.map(|stale| Arc::clone(&stale.meta));
+        // Each happens once at most.
+        while let Err(again) = self.ask(validated.as_deref()) {
+            match again {
+                Again::WithoutValidators => validated = None,
+                Again::WithoutClient(fields, failed) => (self.fields, self.failed) = (fields, Some(failed)),
+            }
         }
     }
 
@@ -247,10 +253,7 @@ impl Job {
         let delay = osier::time::now().saturating_duration_since(begun);
         match (validated, response.status) {
             (Some(_), StatusCode::NOT_MODIFIED) => self.freshen(&request, response, delay),
-            _ => {
-                self.take(&request, response, delay);
-                Ok(())
-            }
+            _ => self.take(&request, response, delay),
         }
     }
 
@@ -313,20 +316,23 @@ impl Job {
     }
 
     /// Takes a response that does not validate the stored one.
-    fn take(&self, request: &Request<'_>, mut response: Response, delay: Duration) {
+    fn take(&self, request: &Request<'_>, mut response: Response, delay: Duration) -> Result<(), Again> {
         let status = response.status;
-        if status.is_server_error() && self.covers_error(status, &mut response) {
-            return;
+        if self.is_failure(status) && self.covers_error(status, &mut response)? {
+            return Ok(());
         }
         if status.is_server_error() && !response.of_backend {
             self.give(Some(response));
             self.store().land(&self.flight, Mark::Clear);
             self.flight.end(Outcome::Failed(status));
-            return;
+            return Ok(());
         }
         let refusal = match self.judge(&response, delay) {
             Ok(freshness) => match Source::of(std::mem::take(&mut response.body).kind, self.store()) {
-                Ok(source) => return self.keep(request, self.meta(request, response, freshness), source),
+                Ok(source) => {
+                    self.keep(request, self.meta(request, response, freshness), source);
+                    return Ok(());
+                }
                 Err(kind) => {
                     response.body = Body { kind, text: None };
                     None
@@ -348,6 +354,12 @@ impl Job {
             false => Mark::Unchanged,
         };
         self.pass(Some(response), mark);
+        Ok(())
+    }
+
+    /// Whether a response is none that is wanted. Backends may refuse a request without any field of a client.
+    fn is_failure(&self, status: StatusCode) -> bool {
+        status.is_server_error() || (self.failed.is_some() && status.is_client_error())
     }
 
     /// Whether a response may say something about other requests. One for credentials does not, and neither does one that the client has
@@ -373,19 +385,28 @@ impl Job {
         }
     }
 
-    /// Ends the flight by the stale entry, if that may take the place of an error.
-    fn covers_error(&self, status: StatusCode, response: &mut Response) -> bool {
+    /// Ends the flight by the stale entry, if that may take the place of an error. The error of this function says that the client's fields
+    /// may be why: otherwise a client could keep the entry stale for all others.
+    fn covers_error(&self, status: StatusCode, response: &mut Response) -> Result<bool, Again> {
         // A purge has removed the stale one.
         if self.flight.is_invalid() {
-            return false;
+            return Ok(false);
         }
         let now = osier::time::coarse_now();
         let stale = self.stale.as_ref();
         let Some(stale) = stale.filter(|stale| stale.meta.freshness.covers_error(stale.meta.age(now))) else {
-            return false;
+            return Ok(false);
         };
         let may_be_provoked = self.may_be_provoked(status, response);
-        log_covered(&self.worker, ("GET", &self.target), response);
+        if !may_be_provoked && !is_away(status, response) && self.failed.is_none() {
+            let fields = self.fields_of_nobody(&stale.meta);
+            if fields != self.fields {
+                let then = "it is asked again without the fields of the client";
+                log_failure(&self.worker, ("GET", &self.target), response, then);
+                return Err(Again::WithoutClient(fields, status));
+            }
+        }
+        log_failure(&self.worker, ("GET", &self.target), response, COVERED);
         let mark = match may_be_provoked {
             true => Mark::Unchanged,
             false => Mark::Failing,
@@ -393,19 +414,37 @@ impl Job {
         self.store().land(&self.flight, mark);
         self.flight.end(Outcome::Stale {
             entry: Arc::clone(stale),
-            status: status.as_u16(),
+            status: self.failed.unwrap_or(status).as_u16(),
             may_be_provoked,
         });
-        true
+        Ok(true)
+    }
+
+    /// The fields of a fetch that no client has had a part in: those by which responses are stored, and those of code before the cache.
+    fn fields_of_nobody(&self, stale: &Meta) -> FieldLines {
+        let is_known = |(name, value): &(&str, &[u8])| {
+            let is = |known: &str| known.eq_ignore_ascii_case(name);
+            is("accept-encoding")
+                || key::is_of_key(name)
+                || stale.varies.iter().any(|(known, _)| is(known))
+                || self.added.iter().any(|(known, added)| is(known) && added == value)
+        };
+        let mut fields = FieldLines::new();
+        for (name, value) in self.fields.iter().filter(is_known) {
+            // They were checked before.
+            let _ = fields.push(name, value);
+        }
+        fields
     }
 
     /// Whether an error may be due to this one client: it has forced the fetch, or the backend may dislike its credentials or its cookie.
-    /// Such an error keeps nobody else from asking. A client that provokes errors by other fields has to be the first to ask each time.
-    /// A backend that has not answered in time may have waited for this client's session; it counts as away all the same.
+    /// Such an error keeps nobody else from asking, and neither does a refusal of a request without the client's fields, which says nothing
+    /// about those with them. Before an error is put down to the backend, it is asked without these fields. A backend that has not answered
+    /// in time may have waited for this client's session; it counts as away all the same.
     fn may_be_provoked(&self, status: StatusCode, response: &Response) -> bool {
-        let is_unreached = || response.cause.as_ref().is_some_and(|cause| cause.is::<Unreached>());
-        let is_away = || !response.of_backend && (matches!(status.as_u16(), 503 | 504) || is_unreached());
-        self.is_forced || ((self.has_credentials || self.has_cookie()) && !is_away())
+        self.is_forced
+            || status.is_client_error()
+            || ((self.has_credentials || self.has_cookie()) && !is_away(status, response))
     }
 
     /// Whether and how long a response may be stored.
@@ -529,14 +568,16 @@ impl Job {
     /// Takes a 304: the stored response is valid, and gets the fields of the 304 (RFC 9111 section 4.3.4). The error
     /// says that the 304 does not fit the stored response, or forbids to store it.
     fn freshen(&self, request: &Request<'_>, response: Response, delay: Duration) -> Result<(), Again> {
-        let Some(stale) = &self.stale else { return Err(Again) };
+        let Some(stale) = &self.stale else {
+            return Err(Again::WithoutValidators);
+        };
         let (meta, has_date) = (&stale.meta, response.has_date);
         let new = response.into_fields().lines;
         if new
             .first("etag")
             .is_some_and(|etag| !is_same_tag(Some(etag), meta.fields.first("etag")))
         {
-            return Err(Again);
+            return Err(Again::WithoutValidators);
         }
         let mut fields = merged(&meta.fields, &new);
         if !has_date {
@@ -552,7 +593,7 @@ impl Job {
                 if self.may_speak_for_others() {
                     self.remove_stale(Some(refusal));
                 }
-                return Err(Again);
+                return Err(Again::WithoutValidators);
             }
         };
         let meta = self.meta_of(request, (meta.status, meta.of_backend), fields, freshness);
@@ -571,26 +612,38 @@ impl Job {
     }
 }
 
-/// Logs an error that a stored response takes the place of. Neither the access log nor the counters of the upstream tell of it.
-pub fn log_covered(worker: &Worker, (method, target): (&str, &str), response: &mut Response) {
+/// Whether no backend has answered.
+fn is_away(status: StatusCode, response: &Response) -> bool {
+    let is_unreached = || response.cause.as_ref().is_some_and(|cause| cause.is::<Unreached>());
+    !response.of_backend && (matches!(status.as_u16(), 503 | 504) || is_unreached())
+}
+
+/// The end of the line about an error that a stored response takes the place of.
+pub const COVERED: &str = "a stored response is sent";
+
+/// Logs an error that no client gets, and what comes then. Neither the access log nor the counters of the upstream tell of it.
+pub fn log_failure(worker: &Worker, (method, target): (&str, &str), response: &mut Response, then: &str) {
     let log = |text: fmt::Arguments<'_>| worker.server.log(&record::Record::new(record::Level::Warning, text));
     let who = match response.of_backend {
         true => "the backend",
         false => "the handler",
     };
     match response.cause.take() {
-        Some(cause) => log(format_args!(
-            "{method} {target} failed: {cause}; a stored response is sent"
-        )),
+        Some(cause) => log(format_args!("{method} {target} failed: {cause}; {then}")),
         None => log(format_args!(
-            "{method} {target} failed: {who} has answered {}; a stored response is sent",
+            "{method} {target} failed: {who} has answered {}; {then}",
             response.status.as_u16()
         )),
     }
 }
 
-/// The handler has to be asked a second time, without validators.
-struct Again;
+/// The handler has to be asked once more.
+enum Again {
+    /// Without the validators of the stored response.
+    WithoutValidators,
+    /// With these fields, after this error.
+    WithoutClient(FieldLines, StatusCode),
+}
 
 /// Ends the flight whatever happens: also if the handler panics, or if there is no stack for the fiber.
 impl Drop for Job {

@@ -103,6 +103,11 @@ fn is_particular(name: &str) -> bool {
             && (OVERRIDES.into_iter().any(is) || is_begun(name)))
 }
 
+/// Whether [`write`] may read a field of this name.
+pub fn is_of_key(name: &str) -> bool {
+    is_particular(name) || is_field(name, "forwarded")
+}
+
 /// Whether a field has the address of the client, so that nearly every client would have responses of its own. A response that varies by it
 /// is not stored. `X-Original-Forwarded-For` is that of an ingress with nginx, which sets `X-Forwarded-For` itself. The proxy makes
 /// `X-Forwarded-For` anew for clients that it does not trust, and passes that of the ingress as any client sends it.

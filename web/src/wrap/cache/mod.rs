@@ -468,7 +468,7 @@ impl Cache {
             };
             if let Ok(answer) = entry.answer(request, asked, now, note) {
                 let asked_for = (request.method(), request.target());
-                fetch::log_covered(request.body.worker(), asked_for, &mut response);
+                fetch::log_failure(request.body.worker(), asked_for, &mut response, fetch::COVERED);
                 self.0.store.count(entry.hash, Count::Stale);
                 return answer;
             }

@@ -277,20 +277,77 @@ fn the_error_of_a_refresh_is_logged() {
 #[test]
 fn an_error_of_the_backend_in_whose_place_a_stored_response_is_sent_is_logged() {
     on_clock(|| {
-        let cached = Cache::new(store(|_| {})).around(|request: &mut Request<'_>| match request.header("x-fail") {
-            Some(_) => answer(500, "", "out of ink"),
-            None => answer(200, "cache-control: max-age=10, stale-if-error=60", "a"),
-        });
+        let calls = AtomicUsize::new(0);
+        let cached =
+            Cache::new(store(|_| {})).around(move |_: &mut Request<'_>| match calls.fetch_add(1, Ordering::SeqCst) {
+                0 => answer(200, "cache-control: max-age=10, stale-if-error=60", "a"),
+                _ => answer(500, "", "out of ink"),
+            });
         let lines = Arc::new(Mutex::new(Vec::new()));
         let log = lines.clone();
         let server = Server::new(cached).on_log(move |line| log.lock().unwrap().push(line.to_string()));
         let client = Client::of(server);
         send(&client, "");
         osier::sleep(s(20));
-        assert_eq!(send(&client, "GET /a\nx-fail: 1").text(), "a");
-        let expected = "GET /a failed: the handler has answered 500; a stored response is sent";
-        assert_eq!(*lines.lock().unwrap(), [expected]);
+        assert_eq!(send(&client, "GET /a\nx-field: 1").text(), "a");
+        let failed = "GET /a failed: the handler has answered 500; ";
+        let then = [
+            "it is asked again without the fields of the client",
+            "a stored response is sent",
+        ];
+        assert_eq!(*lines.lock().unwrap(), then.map(|then| format!("{failed}{then}")));
     });
+}
+
+#[test]
+fn a_client_whose_fields_provoke_errors_keeps_no_page_stale() {
+    on_clock(|| {
+        let world = World::new(Options::default(), |call, request| match request.header("x-bad") {
+            Some(_) => answer(500, "", "bad"),
+            None => {
+                let language = request.header_str("x-language").unwrap_or("none").to_owned();
+                let fields = "cache-control: max-age=10, stale-if-error=600\nvary: x-language";
+                answer(200, fields, &format!("{call} {language}"))
+            }
+        });
+        for (at, language) in ["de", "en"].into_iter().enumerate() {
+            let get = format!("GET /a\nx-language: {language}");
+            let reply = send(&world.client, &get);
+            assert_eq!(reply.text(), format!("{} {language}", 3 * at));
+            osier::sleep(s(20));
+            // Asked once with its fields, and once with those alone by which responses are stored.
+            let renewed = format!("{} {language}", 3 * at + 2);
+            assert_eq!(send(&world.client, &format!("{get}\nx-bad: 1")).text(), renewed);
+            let reply = send(&world.client, &get);
+            assert_eq!(
+                (reply.text(), reply.header("cache-status")),
+                (&*renewed, Some("osier; hit; ttl=10"))
+            );
+        }
+    });
+}
+
+#[test]
+fn a_backend_that_fails_without_a_client_too_is_spared_unless_it_refuses_such_requests() {
+    for (to_nobody, others_ask) in [(500, false), (403, true)] {
+        on_clock(|| {
+            let world = World::new(Options::default(), move |call, request| {
+                match (call, request.header("x-field")) {
+                    (0, _) => answer(200, "cache-control: max-age=10, stale-if-error=600", "stored"),
+                    (_, None) => answer(to_nobody, "", "bad"),
+                    (_, Some(_)) => answer(500, "", "bad"),
+                }
+            });
+            let request = "GET /a\nx-field: 1";
+            assert_eq!(send(&world.client, request).text(), "stored");
+            osier::sleep(s(20));
+            let reply = send(&world.client, request);
+            assert_eq!((reply.text(), world.calls()), ("stored", 3));
+            assert_eq!(reply.header("cache-status"), Some("osier; fwd=stale; fwd-status=500"));
+            assert_eq!(send(&world.client, request).text(), "stored");
+            assert_eq!(world.calls(), if others_ask { 5 } else { 3 });
+        });
+    }
 }
 
 /// The client of a stale response waits for nothing, so it can ask for any number of them.
