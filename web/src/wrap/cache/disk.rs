@@ -10,8 +10,8 @@
 //! [`Disk::list`] finds the files of earlier processes, and [`Disk::load`] reads their heads. A file whose
 //! head is wrong is removed, and a file whose name is not one of ours is left alone.
 //!
-//! A head is that of the response that has brought the body, and is never written again: a 304 changes the entry in memory alone. After a
-//! restart the lifetime and the fields of the first response count, from the time at which it came.
+//! The head of a response that a 304 has validated takes the place of the one before it, if it fits there. It is written at once and not
+//! synced: after a loss of power the file has the old head, the new one, or none that is whole.
 //!
 //! Functions that touch files block the thread. All but [`Disk::open`] are called on the pool for blocking work.
 //! [`DiskFile::part`] goes there by itself.
@@ -271,6 +271,20 @@ impl DiskFile {
             len,
         };
         Ok(Body { kind, text: None })
+    }
+
+    /// Writes another head in the place of the file's, if it fits there. Returns whether it does.
+    ///
+    /// # Errors
+    ///
+    /// The errors of the system. `NotFound` if the file has been removed.
+    pub fn renew(&self, record: &Record) -> io::Result<bool> {
+        let Some(head) = record.encode_within(self.offset) else {
+            return Ok(false);
+        };
+        let file = OpenOptions::new().write(true).open(&self.path)?;
+        file.write_all_at(&head, 0)?;
+        Ok(true)
     }
 
     /// Whether both are the same file, by name.

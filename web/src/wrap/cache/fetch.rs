@@ -604,11 +604,31 @@ impl Job {
         self.store().land(&self.flight, Mark::Clear);
         let status = Some(StatusCode::NOT_MODIFIED.as_u16());
         self.flight.end(Outcome::Entry {
-            entry,
+            entry: Arc::clone(&entry),
             status,
             is_stored,
         });
+        if is_stored {
+            self.renew_file(&entry);
+        }
         Ok(())
+    }
+
+    /// Writes the head of a validated entry to its file, if it has one.
+    ///
+    /// # Suspends
+    ///
+    /// While the file is written.
+    fn renew_file(&self, entry: &Entry) {
+        if let Stored::Disk(file) = &entry.body {
+            let record = self.record(&entry.meta, osier::time::system_now(), file.len);
+            let file = Arc::clone(file);
+            match osier::unblock(move || file.renew(&record)) {
+                // It may have left the store meanwhile.
+                Err(error) if error.kind() != io::ErrorKind::NotFound => self.store().complain(&error),
+                _ => {}
+            }
+        }
     }
 }
 

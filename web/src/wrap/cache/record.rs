@@ -2,11 +2,11 @@
 //!
 //! ```text
 //!   "osier cache 1\n" · length of the head, 4 bytes · checksum of the rest, 8 bytes · rest
-//!   rest: length of the body · time · status · flags · four times · key · particular · fields · varies
+//!   rest: length of the body · time · status · flags · four times · key · particular · fields · varies · spare zeros
 //! ```
 //!
-//! Numbers are little-endian. A text has its length in four bytes in front. The functions are pure, and
-//! bytes that are not a whole head give `None`.
+//! Numbers are little-endian. A text has its length in four bytes in front. The spare bytes let a later head of other fields take the place
+//! of this one. The functions are pure, and bytes that are not a whole head give `None`.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -21,6 +21,12 @@ const MAGIC: &[u8] = b"osier cache 1\n";
 
 /// Bytes before the rest.
 const FRONT: usize = MAGIC.len() + 4 + 8;
+
+/// The least spare bytes of a new head.
+const SPARE: usize = 256;
+
+/// The length of a text that is empty. Spare bytes begin with one, in the place of the name of a field, so there are none or as many.
+const EMPTY: usize = 4;
 
 /// A stored response without its body.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,7 +53,26 @@ pub fn head_len(bytes: &[u8]) -> Option<u64> {
 impl Record {
     /// The head. Its length does not depend on the length of the body.
     pub fn encode(&self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(512);
+        let mut head = self.encode_rest();
+        let len = head.len() + SPARE;
+        seal(&mut head, len);
+        head
+    }
+
+    /// The head with this length. `None` if it is longer.
+    pub fn encode_within(&self, len: u64) -> Option<Vec<u8>> {
+        let mut head = self.encode_rest();
+        let len = usize::try_from(len).ok()?;
+        let fits = head.len() == len || head.len() + EMPTY <= len;
+        fits.then(|| {
+            seal(&mut head, len);
+            head
+        })
+    }
+
+    /// Everything but the length and the checksum.
+    fn encode_rest(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(1024);
         out.extend_from_slice(MAGIC);
         out.resize(FRONT, 0);
         let seconds = self.received.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
@@ -74,10 +99,6 @@ impl Record {
             out.push(u8::from(value.is_some()));
             put(&mut out, value.as_deref().unwrap_or_default());
         }
-        let len = u32::try_from(out.len()).unwrap_or(u32::MAX);
-        out[MAGIC.len()..MAGIC.len() + 4].copy_from_slice(&len.to_le_bytes());
-        let sum = checksum(&out[FRONT..]);
-        out[MAGIC.len() + 4..FRONT].copy_from_slice(&sum.to_le_bytes());
         out
     }
 
@@ -108,6 +129,9 @@ impl Record {
         let mut varies = Vec::new();
         while !rest.is_empty() {
             let name = str::from_utf8(text(rest)?).ok()?;
+            if name.is_empty() {
+                break;
+            }
             let is_there = take(rest, 1)? == [1];
             let value = text(rest)?;
             varies.push((name.into(), is_there.then(|| value.into())));
@@ -124,6 +148,15 @@ impl Record {
             varies: varies.into(),
         })
     }
+}
+
+/// Adds spare bytes up to `len`, the length and the checksum.
+fn seal(head: &mut Vec<u8>, len: usize) {
+    head.resize(len, 0);
+    let len = u32::try_from(len).unwrap_or(u32::MAX);
+    head[MAGIC.len()..MAGIC.len() + 4].copy_from_slice(&len.to_le_bytes());
+    let sum = checksum(&head[FRONT..]);
+    head[MAGIC.len() + 4..FRONT].copy_from_slice(&sum.to_le_bytes());
 }
 
 /// Reads encoded lines. Each is checked again.
@@ -202,6 +235,23 @@ mod tests {
         assert_eq!(Record::decode(&head), Some(record.clone()));
         let other = Record { len: 0, ..record };
         assert_eq!(other.encode().len(), head.len());
+    }
+
+    #[test]
+    fn a_head_takes_the_place_of_another_if_it_fits() {
+        let len = sample().encode().len() as u64;
+        let mut longer = sample();
+        longer.fields.push("y", &[b'y'; SPARE - 9]).unwrap();
+        let exact = longer.encode_within(len - EMPTY as u64).unwrap();
+        assert_eq!(exact.len() as u64, len - EMPTY as u64, "no byte is spare");
+        for spare in 0..=EMPTY as u64 {
+            let head = longer.encode_within(exact.len() as u64 + spare);
+            assert_eq!(head.is_some(), matches!(spare, 0 | 4), "{spare}");
+            if let Some(head) = head {
+                assert_eq!(Record::decode(&head), Some(longer.clone()));
+            }
+        }
+        assert_eq!(longer.encode_within(exact.len() as u64 - 1), None);
     }
 
     #[test]
