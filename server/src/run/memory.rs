@@ -459,6 +459,55 @@ mod tests {
         assert!(cgroup.is_none() && machine.is_none());
     }
 
+    /// A limit of version 2 whose usage is 300 bytes.
+    fn found_in(folder: &Folder) -> Found {
+        let lines = [VERSION_2.cached[0], VERSION_2.cached[1], VERSION_2.mapped].map(|name| format!("{name}0\n"));
+        let open = |name: &str, text: &str| File::open(folder.write(name, text)).unwrap();
+        Found {
+            limit: None,
+            cgroup: Some(Arc::new(Cgroup {
+                limit: 1000,
+                files: Some((open("usage", "300\n"), open("stat", &lines.concat()))),
+                version: &VERSION_2,
+            })),
+            machine: None,
+        }
+    }
+
+    #[test]
+    fn further_files_of_a_later_version_are_left_alone() {
+        let folder = Folder::new();
+        let mut item = found_in(&folder).item();
+        assert_eq!(item.descriptors.len(), 2);
+        item.descriptors
+            .push(File::open(folder.write("later", "")).unwrap().into());
+        let cgroup = read_item(item).unwrap().0.unwrap();
+        assert_eq!((cgroup.limit, cgroup.memory()), (1000, Some(300)));
+    }
+
+    #[test]
+    fn files_that_cannot_be_duplicated_leave_the_limit() {
+        use rustix::process::{Rlimit, setrlimit};
+        // The limit of descriptors belongs to a process.
+        let test = "run::memory::tests::files_that_cannot_be_duplicated_leave_the_limit";
+        let child = testkit::in_a_child(test, || {
+            let folder = Folder::new();
+            let found = found_in(&folder);
+            let before = getrlimit(Resource::Nofile);
+            let none = Rlimit {
+                current: Some(0),
+                ..before
+            };
+            setrlimit(Resource::Nofile, none).unwrap();
+            let item = found.item();
+            setrlimit(Resource::Nofile, before).unwrap();
+            assert!(item.descriptors.is_empty());
+            let cgroup = read_item(item).unwrap().0.unwrap();
+            assert_eq!((cgroup.limit, cgroup.memory()), (1000, None));
+        });
+        assert!(child.is_none_or(|child| child.status.success()));
+    }
+
     #[test]
     fn cgroups_of_both_versions_are_read() {
         let folder = Folder::new();

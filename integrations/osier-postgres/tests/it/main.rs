@@ -2,7 +2,8 @@
 
 mod stress;
 
-use std::io::Read;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -54,6 +55,60 @@ fn a_pool_over_a_real_server() {
         let runtime = osier::Runtime::builder().workers(1).build().unwrap();
         runtime.run(|| osier::timeout(Duration::from_secs(60), || test(&server)).expect("the test hangs"));
     }
+}
+
+/// The next message of a client: its kind, or 0 for the first one, which has none.
+fn message(client: &mut TcpStream, is_first: bool) -> Option<u8> {
+    let mut kind = [0];
+    if !is_first {
+        client.read_exact(&mut kind).ok()?;
+    }
+    let mut length = [0; 4];
+    client.read_exact(&mut length).ok()?;
+    let mut rest = vec![0; u32::from_be_bytes(length) as usize - 4];
+    client.read_exact(&mut rest).ok()?;
+    Some(kind[0])
+}
+
+/// A message of the server.
+fn say(client: &mut TcpStream, kind: u8, body: &[u8]) {
+    let length = (body.len() as u32 + 4).to_be_bytes();
+    client.write_all(&[&[kind][..], &length, body].concat()).unwrap();
+}
+
+/// A server that refuses the first thing it is asked, and leaves the socket open.
+fn refuse(client: &mut TcpStream, report: &str) {
+    message(client, true).unwrap();
+    say(client, b'R', &[0; 4]);
+    say(client, b'Z', b"I");
+    // The end of a question.
+    while message(client, false).unwrap() != b'S' {}
+    say(client, b'E', report.as_bytes());
+}
+
+#[test]
+fn a_prepare_with_which_the_server_ends_the_session_ends_the_connection_of_a_pipeline() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let calling = std::thread::spawn(move || {
+        osier::run(|| {
+            let db = Pipeline::connect(&format!("host=127.0.0.1 port={port} user=osier"), 1).unwrap();
+            let code = || {
+                let error = db.query("select 1", &[]).unwrap_err();
+                error.code().map(|code| code.code().to_owned())
+            };
+            [code(), code()]
+        })
+    });
+    let mut first = listener.accept().unwrap().0;
+    refuse(&mut first, "SFATAL\0VFATAL\0C57P01\0Mit ends\0\0");
+    // The next statement goes to another connection. A server that has ended a session answers nothing more there.
+    let mut second = listener.accept().unwrap().0;
+    refuse(&mut second, "SERROR\0VERROR\0C42601\0Mno\0\0");
+    say(&mut second, b'Z', b"I");
+    let codes = calling.join().unwrap();
+    assert_eq!(codes.each_ref().map(Option::as_deref), [Some("57P01"), Some("42601")]);
+    assert_eq!(message(&mut first, false), None, "it is closed");
 }
 
 /// Where the network is cut after a statement was acknowledged, nothing but this timer ends the call.

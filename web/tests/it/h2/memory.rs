@@ -10,7 +10,7 @@ use osier_http::h2::ErrorCode;
 use osier_web::{Request, Router, Server, Timeouts};
 
 use super::client::Client;
-use crate::common::{eventually, site, site_with};
+use crate::common::{arrived, eventually, site, site_with};
 use crate::memory::in_a_small_child;
 
 #[test]
@@ -93,6 +93,50 @@ fn near_the_limit_streams_whose_bodies_do_not_come_are_reset() {
         assert_eq!(other.reply(waits).text(), "has waited");
         // The others may have been ended as idle ones, before memory was free.
         assert_eq!(Client::connect(site.addr).get("/").status, 200);
+    });
+}
+
+/// The fiber has waited for long, because its worker was busy, and so has nobody read the bytes that have arrived meanwhile.
+#[test]
+fn near_the_limit_bytes_that_have_arrived_keep_their_stream() {
+    let test = "h2::memory::near_the_limit_bytes_that_have_arrived_keep_their_stream";
+    in_a_small_child(test, || {
+        let (blocks, goes_on) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let (is_blocked, may_go_on) = (blocks.clone(), goes_on.clone());
+        let greedy = move |_: &mut Request<'_>| {
+            let _all = Account::named("greedy").charge(memory::limit().expect("the child has one"));
+            is_blocked.store(1, Relaxed);
+            while may_go_on.load(Relaxed) == 0 {
+                std::thread::sleep(Duration::from_millis(1)); // keeps the worker from all else
+            }
+            FREE.wait();
+            "has waited"
+        };
+        let begun = Arc::new(AtomicUsize::new(0));
+        let begins = begun.clone();
+        let count = move |request: &mut Request<'_>| {
+            begins.fetch_add(1, Relaxed);
+            std::io::copy(request.body(), &mut std::io::sink()).map(|count| count.to_string())
+        };
+        let server = Server::new(Router::new().post("/count", count).get("/greedy", greedy));
+        let site = site_with(1, server, |server| server.bind("127.0.0.1:0"));
+        let mut client = Client::connect(site.addr);
+        let upload = client.begin("POST", "/count", &[], false);
+        client.flush();
+        eventually("the handler reads", || begun.load(Relaxed) == 1);
+        let mut other = Client::connect(site.addr);
+        let waits = other.begin("GET", "/greedy", &[], true);
+        other.flush();
+        eventually("the worker is busy", || blocks.load(Relaxed) == 1);
+        std::thread::sleep(Duration::from_millis(2500)); // longer than a client may be silent
+        client.body(upload, b"bytes", false);
+        arrived(&client.stream);
+        goes_on.store(1, Relaxed);
+        client.body(upload, b"", true);
+        let reply = client.reply(upload);
+        assert_eq!((reply.reset, reply.text()), (None, "5"));
+        FREE.set();
+        assert_eq!(other.reply(waits).text(), "has waited");
     });
 }
 
