@@ -3,9 +3,10 @@
 use std::collections::HashMap;
 use std::fmt::{self, Display, Formatter};
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant, SystemTime};
+
+use osier::net::TcpStream;
 
 /// How long the server may take for a page.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -121,24 +122,16 @@ fn page(address: &str, path: &str) -> Result<String, Failed> {
     }
 }
 
-/// Sends a request and returns the response. The addresses of a name are tried one by one.
+/// Sends a request and returns the response. All addresses of a name are tried.
 fn exchange(address: &str, path: &str) -> io::Result<Vec<u8>> {
     if let Some(socket) = address.strip_prefix("unix:") {
         let stream = UnixStream::connect(socket)?;
         stream.set_read_timeout(Some(PATIENCE))?;
         return ask(stream, path);
     }
-    let mut last = ErrorKind::AddrNotAvailable.into();
-    for address in address.to_socket_addrs()? {
-        match TcpStream::connect_timeout(&address, PATIENCE) {
-            Ok(stream) => {
-                stream.set_read_timeout(Some(PATIENCE))?;
-                return ask(stream, path);
-            }
-            Err(error) => last = error,
-        }
-    }
-    Err(last)
+    let stream = TcpStream::connect_within(address, PATIENCE)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    ask(stream, path)
 }
 
 /// Sends a request on a connection and returns the response.
