@@ -8,7 +8,8 @@
 //! A comparison takes a processor for a good part of a second. So few run at once, and requests wait for their turn for [`TURN`] at most. A
 //! client has few places in the last line, however many of its requests wait. So one that tries passwords delays the others by a round,
 //! and takes [`WAITING_OF_CLIENT`] places from them. If all of [`WAITING`] are taken, a client still has as many places as comparisons run at
-//! once: clients that fill the line keep nobody else out of it.
+//! once: clients that fill the line keep nobody else out of it. These further places are [`WAITING_AT_LAST`]. Clients that fill them, too, are
+//! hundreds, and a turn behind them would come after [`TURN`].
 //!
 //! Lock order: there is one lock. Nothing waits while it is held.
 
@@ -24,9 +25,10 @@ use osier_web::ClientNetwork;
 use super::verified::Key;
 use super::{Hash, Verified, locked};
 
-/// The most comparisons that run or wait for their turn, not counting the first few of each client, and those of one client. A network that
-/// shares one address is one client.
+/// The most comparisons that run or wait for their turn, the further ones for the first few of each client, and those of one client. A
+/// network that shares one address is one client.
 pub const WAITING: usize = 1024;
+pub const WAITING_AT_LAST: usize = 1024;
 pub const WAITING_OF_CLIENT: usize = 256;
 /// The longest wait for a turn.
 pub const TURN: Duration = Duration::from_secs(20);
@@ -171,8 +173,11 @@ impl Gate {
     fn enter(self: &Arc<Self>, client: Option<ClientNetwork>) -> Option<Place> {
         let mut state = locked(&self.state);
         let of_client = state.lanes.get(&client).map_or(0, |lane| lane.waiting);
-        let is_full = state.waiting >= WAITING && of_client >= self.at_once;
-        if is_full || of_client >= WAITING_OF_CLIENT {
+        let most = match of_client < self.at_once {
+            true => WAITING + WAITING_AT_LAST,
+            false => WAITING,
+        };
+        if state.waiting >= most || of_client >= WAITING_OF_CLIENT {
             return None;
         }
         state.waiting += 1;

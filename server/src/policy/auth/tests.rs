@@ -1,6 +1,6 @@
 //! Tests of the login: files and lists of users, the cache, what is logged, and the limits of the cost.
 
-use super::gate::{WAITING, WAITING_OF_CLIENT};
+use super::gate::{WAITING, WAITING_AT_LAST, WAITING_OF_CLIENT};
 use super::verified::{REMEMBERED, REMEMBERED_MAX};
 use super::*;
 use std::fs;
@@ -498,6 +498,31 @@ fn clients_that_fill_the_line_keep_nobody_else_out_of_it() {
         drop(all);
         assert_eq!(status(&auth.decide(Some(&field("user0", "sesame")), client(100))), 200);
         wrong.iter().for_each(|fiber| fiber.cancel());
+    });
+}
+
+/// Each further client added its share to the requests that wait, without an end.
+#[test]
+fn the_places_for_further_clients_have_an_end() {
+    let folder = Folder::new();
+    // A client may have all of its places when the line is full.
+    let auth = of_users(&folder, 1, WAITING_OF_CLIENT);
+    osier::run(|| {
+        let all = auth.gate.permits.acquire_many(WAITING_OF_CLIENT as u32);
+        let ask = |n: usize| {
+            let (auth, from) = (Arc::clone(&auth), client((n / WAITING_OF_CLIENT) as u8));
+            osier::spawn(move || status(&auth.decide(Some(&field("user0", &format!("wrong{n}"))), from)))
+        };
+        let wrong: Vec<_> = (0..WAITING + WAITING_AT_LAST).map(ask).collect();
+        testkit::eventually("all wait", || {
+            osier::yield_now();
+            auth.gate.waiting() == WAITING + WAITING_AT_LAST
+        });
+        assert_eq!(status(&auth.decide(Some(&field("user0", "sesame")), client(100))), 503);
+        wrong.iter().for_each(|fiber| fiber.cancel());
+        wrong.into_iter().for_each(|fiber| drop(fiber.join()));
+        drop(all);
+        assert_eq!(status(&auth.decide(Some(&field("user0", "sesame")), client(100))), 200);
     });
 }
 
