@@ -697,8 +697,11 @@ mod tests {
             };
             let (first, second) = (pair(), pair());
             let given = one.give_certificate("a.example", &first.0, &first.1).unwrap();
-            // No machine waits for ever.
-            assert!(two.turn_to_prove("a.example", Duration::ZERO).is_err());
+            // No machine waits for ever, and none gives up at its first look.
+            let (begun, patience) = (osier::time::now(), Duration::from_millis(1500));
+            let waited = two.turn_to_prove("a.example", patience);
+            assert_eq!(waited.err().unwrap(), "other machines still prove a.example after 1.5s");
+            assert!(osier::time::now().saturating_duration_since(begun) >= patience);
             let waiting = osier::spawn_local({
                 let (two, second) = (Arc::clone(&two), second.clone());
                 move || two.give_certificate("a.example", &second.0, &second.1).unwrap()

@@ -47,19 +47,20 @@ const POLL_MAX: Duration = Duration::from_secs(30);
 const PROPAGATION: Duration = Duration::from_millis(2500);
 
 /// How long responses to challenges are kept, in milliseconds after the last one was given, and in seconds for each. A
-/// process that dies leaves its own behind.
+/// process that dies leaves its own behind. The time is that of Redis: the clocks of the machines may differ.
 const CHALLENGES_LAST: &[u8] = b"900000";
 const CHALLENGE_SECONDS: i64 = 900;
 
 /// The time between two polls of the keys of tickets.
 const TICKETS_LOOK: Duration = Duration::from_secs(10);
 
-/// The script that returns the number of changes, the names that have changed since change `ARGV[1]`, and the responses
-/// to challenges.
+/// The script that returns the number of changes, the names that have changed since change `ARGV[1]`, the responses to
+/// challenges, and the time in seconds since 1970.
 const LOOK: &[u8] = b"local n = tonumber(redis.call('GET', KEYS[1]) or '0') local names = {} \
     local since = n - tonumber(ARGV[1]) \
     if since > 0 then names = redis.call('LRANGE', KEYS[2], 0, since - 1) end \
-    return {n, table.concat(names, '\\n'), table.concat(redis.call('HGETALL', KEYS[3]), '\\n')}";
+    return {n, table.concat(names, '\\n'), table.concat(redis.call('HGETALL', KEYS[3]), '\\n'), \
+    tonumber(redis.call('TIME')[1])}";
 
 /// The script that replaces the value `ARGV[1]` by `ARGV[2]`, unless another machine has changed it. It returns the
 /// value that is there then.
@@ -204,6 +205,18 @@ impl Shared {
         opened.ok_or_else(|| io::Error::new(io::ErrorKind::PermissionDenied, why))
     }
 
+    /// The clock of Redis, in seconds since 1970.
+    fn time(&self) -> io::Result<i64> {
+        let seconds = match self.call(&[b"TIME"])? {
+            Reply::Array(parts) => match parts.first() {
+                Some(Reply::Text(seconds)) => str::from_utf8(seconds).ok().and_then(|seconds| seconds.parse().ok()),
+                _ => None,
+            },
+            _ => None,
+        };
+        seconds.ok_or_else(|| malformed("a time that is not a number"))
+    }
+
     /// Shows a response to a challenge on all machines, until the result is dropped. `None` if Redis cannot be reached. Another
     /// machine may give one for the same key: each has a field of its own.
     ///
@@ -214,7 +227,7 @@ impl Shared {
         let number = self.next_response.fetch_add(1, Ordering::Relaxed);
         let field = format!("{}/{}:{number}", key.to_field(), self.owner);
         let mut response = response.clone();
-        response["ends"] = (wall() + CHALLENGE_SECONDS).into();
+        response["ends"] = (self.time().ok()? + CHALLENGE_SECONDS).into();
         let value = self.sealed(&field, &response.to_string());
         self.call(&[b"HSET", hash.as_bytes(), field.as_bytes(), value.as_bytes()])
             .ok()?;
@@ -281,12 +294,18 @@ impl Shared {
         let Reply::Array(parts) = reply.accepted().map_err(io::Error::other)? else {
             return Err(malformed("another reply than a script makes"));
         };
-        let [Reply::Number(changes), Reply::Text(names), Reply::Text(shown)] = &parts[..] else {
+        let [
+            Reply::Number(changes),
+            Reply::Text(names),
+            Reply::Text(shown),
+            Reply::Number(now),
+        ] = &parts[..]
+        else {
             return Err(malformed("another reply than a script makes"));
         };
         self.came_back(seen);
         if *shown != seen.challenges {
-            challenges.replace_others(self.read_challenges(shown));
+            challenges.replace_others(self.read_challenges(shown, *now));
             seen.challenges.clone_from(shown);
         }
         let names = String::from_utf8_lossy(names);
@@ -297,10 +316,10 @@ impl Shared {
         self.look_at_tickets(seen)
     }
 
-    /// The responses that other machines show. Entries that cannot be read are left out. The latest one counts: a process that was
-    /// killed leaves its own behind.
-    fn read_challenges(&self, shown: &[u8]) -> HashMap<Key, Response> {
-        let (text, now) = (String::from_utf8_lossy(shown), wall());
+    /// The responses that other machines show, `now` by the clock of Redis. Entries that cannot be read are left out. The latest one
+    /// counts: a process that was killed leaves its own behind.
+    fn read_challenges(&self, shown: &[u8], now: i64) -> HashMap<Key, Response> {
+        let text = String::from_utf8_lossy(shown);
         let lines: Vec<&str> = text.lines().collect();
         let (pairs, _) = lines.as_chunks::<2>();
         let read = |[field, value]: &[&str; 2]| {
@@ -430,4 +449,55 @@ fn wall() -> i64 {
 
 fn malformed(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("Redis has {what}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use osier_web::Address;
+
+    fn machine(address: Address) -> Arc<Shared> {
+        let (client, say) = (Client::new(address), Say::new(|_| {}));
+        Arc::new(Shared::new(client, "osier:".into(), None, None, say))
+    }
+
+    /// A machine whose clock was ahead showed what a process that had been killed had left, and one whose clock was behind was
+    /// not believed.
+    #[test]
+    fn the_latest_response_is_that_of_the_clock_of_redis() {
+        let now = 1_000_000_000;
+        let line = |by: &str, text: &str, ends: i64| {
+            let value = json!({ "text": text, "ends": ends });
+            format!("token/a/{by}:0\n{value}\n")
+        };
+        let shared = machine(Address::Unix("/nobody".into()));
+        let read = |lines: &[String]| shared.read_challenges(lines.concat().trim_end().as_bytes(), now);
+        let is = |read: HashMap<Key, Response>, expected: &str| {
+            assert!(matches!(&read[&Key::Token("a".into())], Response::Text(text) if text == expected));
+        };
+        let (old, new) = (line("b", "old", now + 100), line("c", "new", now + CHALLENGE_SECONDS));
+        is(read(&[old.clone(), new.clone()]), "new");
+        is(read(&[new, old]), "new");
+        assert!(read(&[line("b", "over", now - 1)]).is_empty());
+    }
+
+    #[test]
+    fn a_response_ends_by_the_clock_of_redis() {
+        let Some(redis) = testkit::Redis::start(&[]) else {
+            return;
+        };
+        osier::run(move || {
+            let shared = machine(Address::Unix(redis.socket()));
+            let given = shared.give(&Key::Token("a".into()), &text_response("x")).unwrap();
+            let Reply::Text(value) = shared
+                .call(&[b"HGET", b"osier:challenges", given.field.as_bytes()])
+                .unwrap()
+            else {
+                panic!("there is no response");
+            };
+            let value: Value = serde_json::from_slice(&value).unwrap();
+            let left = value["ends"].as_i64().unwrap() - shared.time().unwrap();
+            assert!((CHALLENGE_SECONDS - 300..=CHALLENGE_SECONDS).contains(&left), "{left}");
+        });
+    }
 }
