@@ -177,11 +177,7 @@ fn a_reload_does_not_ask_again_who_has_just_refused() {
     let (issuer, folder) = (Issuer::new(script()), Folder::new());
     let body = json!({ "type": "urn:ietf:params:acme:error:rateLimited", "detail": "too many" });
     issuer.script.lock().unwrap().refuses_orders = Some((429, body, None));
-    let lines = Arc::new(Mutex::new(Vec::new()));
-    let say = Say::new({
-        let lines = lines.clone();
-        move |line| lines.lock().unwrap().push(line.text.to_string())
-    });
+    let (say, lines) = listener();
     let (first, second) = (resources(&issuer, folder.path()), resources(&issuer, folder.path()));
     run(move || {
         let shelf = Arc::new(Served::default());
@@ -224,11 +220,7 @@ impl Transport for Slow {
 /// A keeper is replaced by another one while its first order is on its way to a slow issuer, and that one runs on for a
 /// time. `later` comes to it after half of the time. Returns what they say.
 fn reloaded(issuer: &Arc<Issuer>, storage: Arc<Memory>, time: Duration, later: Option<Subject>) -> Vec<String> {
-    let lines = Arc::new(Mutex::new(Vec::new()));
-    let say = Say::new({
-        let lines = lines.clone();
-        move |line| lines.lock().unwrap().push(line.text.to_string())
-    });
+    let (say, lines) = listener();
     let issuer = issuer.clone();
     run(move || {
         let (shelf, clock) = (Arc::new(Served::default()), virtual_clock());

@@ -231,24 +231,27 @@ fn profiles_and_bindings_are_sent_and_missing_ones_are_told() {
     assert!(done.err().unwrap().to_string().contains("set 'binding'"));
 }
 
+/// An issuer to which the way broke once the order of `a.example` was finalized, and the folder that has the order.
+fn broken_off(script: Script) -> (Arc<Issuer>, Folder) {
+    let issuer = Issuer::new(Script {
+        breaks_after_finalize: true,
+        ..script
+    });
+    let folder = Folder::new();
+    let resources = resources(&issuer, folder.path());
+    let broken = run(move || obtain(&subject(&["a.example"]), &resources));
+    assert!(matches!(broken, Err(Error::Io(_))));
+    issuer.script.lock().unwrap().breaks_after_finalize = false;
+    (issuer, folder)
+}
+
 #[test]
 fn an_order_that_was_finalized_is_taken_up_again_after_a_crash() {
-    let (issuer, folder) = (
-        Issuer::new(Script {
-            breaks_after_finalize: true,
-            ..script()
-        }),
-        Folder::new(),
-    );
-    let path = folder.path().to_owned();
-    let (first, again) = (resources(&issuer, &path), resources(&issuer, &path));
-    let wanted = subject(&["a.example"]);
-    let copy = wanted.clone();
-    let broken = run(move || obtain(&copy, &first));
-    assert!(matches!(broken, Err(Error::Io(_))));
-    assert!(FolderStorage::new(path.clone()).pending("a.example").unwrap().is_some());
-    issuer.script.lock().unwrap().breaks_after_finalize = false;
-    let stored = run(move || obtain(&wanted, &again)).unwrap();
+    let (issuer, folder) = broken_off(script());
+    let storage = FolderStorage::new(folder.path().to_owned());
+    assert!(storage.pending("a.example").unwrap().is_some());
+    let resources = resources(&issuer, folder.path());
+    let stored = run(move || obtain(&subject(&["a.example"]), &resources)).unwrap();
     assert!(stored.key.contains("PRIVATE KEY"));
     let (accounts, orders) = issuer.counts();
     assert_eq!((accounts, orders.len()), (1, 1));
@@ -256,25 +259,14 @@ fn an_order_that_was_finalized_is_taken_up_again_after_a_crash() {
 
 #[test]
 fn an_order_that_was_finalized_is_kept_while_its_issuer_is_busy() {
-    let (issuer, folder) = (
-        Issuer::new(Script {
-            breaks_after_finalize: true,
-            ..script()
-        }),
-        Folder::new(),
-    );
-    for busy in [None, Some(429), Some(503)] {
+    let (issuer, folder) = broken_off(script());
+    for busy in [429, 503] {
+        issuer.script.lock().unwrap().refuses_looks = Some(busy);
         let resources = resources(&issuer, folder.path());
         let refused = run(move || obtain(&subject(&["a.example"]), &resources));
-        assert!(refused.is_err(), "{busy:?}");
-        let mut script = issuer.script.lock().unwrap();
-        script.breaks_after_finalize = false;
-        script.refuses_looks = match busy {
-            None => Some(429),
-            Some(429) => Some(503),
-            _ => None,
-        };
+        assert!(refused.is_err(), "{busy}");
     }
+    issuer.script.lock().unwrap().refuses_looks = None;
     let resources = resources(&issuer, folder.path());
     run(move || obtain(&subject(&["a.example"]), &resources)).unwrap();
     assert_eq!(issuer.counts().1.len(), 1);
@@ -305,17 +297,7 @@ impl Transport for Sparing {
 
 #[test]
 fn an_order_that_was_finalized_is_kept_when_a_nonce_is_refused() {
-    let (issuer, folder) = (
-        Issuer::new(Script {
-            breaks_after_finalize: true,
-            ..script()
-        }),
-        Folder::new(),
-    );
-    let path = folder.path().to_owned();
-    let first = resources(&issuer, &path);
-    assert!(run(move || obtain(&subject(&["a.example"]), &first)).is_err());
-    issuer.script.lock().unwrap().breaks_after_finalize = false;
+    let (issuer, folder) = broken_off(script());
     // The first one is for the account, three are for looks at the order and its certificate, and there is no fifth.
     for refused in 1..=5 {
         let (issuer, board) = (issuer.clone(), Arc::new(issuer.shown.clone()));
@@ -327,7 +309,7 @@ fn an_order_that_was_finalized_is_kept_when_a_nonce_is_refused() {
             };
             Ok(Arc::new(sparing) as Arc<dyn Transport>)
         };
-        let storage = Arc::new(Pooled(FolderStorage::new(path.clone())));
+        let storage = Arc::new(Pooled(FolderStorage::new(folder.path().to_owned())));
         let resources = Resources::new(storage, board, Box::new(connect));
         let done = run(move || obtain(&subject(&["a.example"]), &resources));
         assert_eq!(done.is_ok(), refused == 5, "{refused}: {:?}", done.err());
@@ -373,18 +355,12 @@ fn the_issuers_window_is_asked_for() {
 
 #[test]
 fn a_finalized_order_whose_certificate_is_gone_is_ordered_anew() {
-    let folder = Folder::new();
-    let issuer = Issuer::new(Script {
-        breaks_after_finalize: true,
+    let (issuer, folder) = broken_off(Script {
         loses_certificate: true,
         ..script()
     });
-    let path = folder.path().to_owned();
-    let (first, again) = (resources(&issuer, &path), resources(&issuer, &path));
-    let broken = run(move || obtain(&subject(&["a.example"]), &first));
-    assert!(matches!(broken, Err(Error::Io(_))));
-    issuer.script.lock().unwrap().breaks_after_finalize = false;
-    run(move || obtain(&subject(&["a.example"]), &again)).unwrap();
+    let resources = resources(&issuer, folder.path());
+    run(move || obtain(&subject(&["a.example"]), &resources)).unwrap();
     assert_eq!(issuer.counts().1.len(), 2);
 }
 
@@ -460,8 +436,7 @@ impl Kept {
         clock: &Clock,
         before: Option<&Keeper>,
     ) -> Arc<Keeper> {
-        let lines = self.lines.clone();
-        let say = Say::new(move |line| lines.lock().unwrap().push(line.text.to_string()));
+        let say = collecting(&self.lines);
         let (resources, shelf) = (means_on(issuer, self.storage.clone()), self.served.clone());
         Keeper::new(subjects, resources, shelf, say, clock.clone(), before)
     }
@@ -785,13 +760,20 @@ fn certificates_are_renewed_in_time_also_after_jumps_of_the_clock() {
     assert_eq!(orders, [1, 1, 2, 2, 2]);
 }
 
+/// Collects the lines for the operator.
+fn collecting(lines: &Arc<Mutex<Vec<String>>>) -> Say {
+    let lines = lines.clone();
+    Say::new(move |line| lines.lock().unwrap().push(line.text.to_string()))
+}
+
+fn listener() -> (Say, Arc<Mutex<Vec<String>>>) {
+    let lines = Arc::default();
+    (collecting(&lines), lines)
+}
+
 /// Runs a keeper for a time of the virtual clock. Returns what it serves and what it says.
 fn keep(issuer: &Arc<Issuer>, folder: &Path, subjects: Vec<Subject>, time: Duration) -> (Vec<String>, Vec<String>) {
-    let lines = Arc::new(Mutex::new(Vec::new()));
-    let say = Say::new({
-        let lines = lines.clone();
-        move |line| lines.lock().unwrap().push(line.text.to_string())
-    });
+    let (say, lines) = listener();
     let served = Arc::new(Served::default());
     let keeper = Keeper::new(
         subjects,
