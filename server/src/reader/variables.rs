@@ -2,7 +2,8 @@
 //!
 //! A message is made by code that knows nothing of variables. So it is searched for their values before it is noted. A value becomes
 //! `${NAME}` again, and a quoted piece of it `…`. The report shows the line of the file below. A text of the file itself is
-//! no secret of a variable: names of keys, above all.
+//! no secret of a variable: names of keys, above all. If a message said `${NAME}` in place of the name of a key, it would tell
+//! the value to everybody who knows the key.
 
 use std::cell::{OnceCell, RefCell};
 use std::collections::HashMap;
