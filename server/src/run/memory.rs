@@ -14,10 +14,12 @@
 //! drops stored responses and returns free memory to the system, and listeners close idle connections. From 95 % on,
 //! listeners answer new requests with 503.
 //!
-//! Landlock and a root folder hide the files of the cgroup. So [`Found::find`] opens them before privileges are given up, and the new process
-//! of an upgrade, which has the rights of the old one, gets them from that ([`Found::item`]).
+//! Landlock and a root folder may hide the files of the cgroups. So [`Found::find`] opens them before privileges are given up, and the new process
+//! of an upgrade, which has the rights of the old one, gets them from that ([`Found::item`]) and reads the limits again. They are files and
+//! not their folder: a descriptor of a folder outside of a root folder is a way out of it.
 
 use std::fs::{self, File};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -77,7 +79,8 @@ pub enum Source {
 pub struct Found {
     /// None if neither the configuration nor the system has a limit.
     limit: Option<Limit>,
-    cgroup: Option<Arc<Cgroup>>,
+    /// The cgroups around this process, that with the least limit first.
+    cgroups: Vec<Arc<Cgroup>>,
     /// The memory of the machine.
     machine: Option<u64>,
 }
@@ -87,49 +90,62 @@ impl Found {
     /// for what this one cannot see in its root folder.
     pub fn find(configured: Option<u64>, inherited: Option<Item>) -> Found {
         let address_space = getrlimit(Resource::As).current;
-        let (old_cgroup, old_machine) = inherited.and_then(read_item).unwrap_or_default();
-        let cgroup = Cgroup::find(Path::new("/")).or(old_cgroup);
+        let (old_cgroups, old_machine) = inherited.and_then(read_item).unwrap_or_default();
+        let mut cgroups = Cgroup::around(Path::new("/"));
+        if cgroups.is_empty() {
+            cgroups = old_cgroups;
+        }
         let machine = machine().or(old_machine);
-        let bytes = cgroup.as_ref().map(|group| group.limit);
+        let least = cgroups.first().and_then(|group| group.limit);
         Found {
-            limit: Limit::of(configured, bytes, machine, address_space),
-            cgroup: cgroup.map(Arc::new),
+            limit: Limit::of(configured, least, machine, address_space),
+            cgroups: cgroups.into_iter().map(Arc::new).collect(),
             machine,
         }
     }
 
-    /// The item for the new process of an upgrade. If the files cannot be duplicated, it has the limit alone.
+    /// The item for the new process of an upgrade. If no file can be duplicated, it has the limit alone.
     pub fn item(&self) -> Item {
-        let group = self.cgroup.as_deref();
+        let least = self.cgroups.first();
         let value = serde_json::json!({
             "machine": self.machine,
-            "cgroup": group.map(|group| group.limit),
-            "is_version_1": group.map(|group| group.version.root == VERSION_1.root),
+            "cgroup": least.and_then(|group| group.limit),
+            // One version has the controller of memory, for all groups.
+            "is_version_1": least.map(|group| group.version.root == VERSION_1.root),
         });
-        let files = group.and_then(|group| group.files.as_ref());
-        let copies = files.and_then(|(usage, stat)| usage.try_clone().ok().zip(stat.try_clone().ok()));
+        let files = self.cgroups.iter().filter_map(|group| group.files.as_ref());
         Item {
             bytes: value.to_string().into(),
-            descriptors: copies.map_or_else(Vec::new, |(usage, stat)| vec![usage.into(), stat.into()]),
+            descriptors: files.filter_map(Files::copies).flatten().collect(),
         }
     }
 }
 
-/// The cgroup and the memory of the machine in an item.
-fn read_item(item: Item) -> Option<(Option<Cgroup>, Option<u64>)> {
+/// The cgroups and the memory of the machine in an item.
+fn read_item(item: Item) -> Option<(Vec<Cgroup>, Option<u64>)> {
     let value: serde_json::Value = serde_json::from_slice(&item.bytes).ok()?;
-    // A later version may send further ones.
-    let mut descriptors = item.descriptors.into_iter();
-    let files = descriptors.next().zip(descriptors.next());
-    let cgroup = value["cgroup"].as_u64().map(|limit| Cgroup {
-        limit,
-        files: files.map(|(usage, stat)| (usage.into(), stat.into())),
-        version: match value["is_version_1"].as_bool() {
-            Some(true) => &VERSION_1,
-            _ => &VERSION_2,
-        },
+    let version = match value["is_version_1"].as_bool() {
+        Some(true) => &VERSION_1,
+        _ => &VERSION_2,
+    };
+    let mut descriptors = item.descriptors.into_iter().map(File::from);
+    let groups = std::iter::from_fn(|| {
+        Some(Files {
+            usage: descriptors.next()?,
+            stat: descriptors.next()?,
+            limit: descriptors.next()?,
+        })
     });
-    Some((cgroup, value["machine"].as_u64()))
+    let mut groups: Vec<_> = groups.map(|files| Cgroup::of(files, version)).collect();
+    if let (true, Some(limit)) = (groups.is_empty(), value["cgroup"].as_u64()) {
+        groups.push(Cgroup {
+            limit: Some(limit),
+            files: None,
+            version,
+        });
+    }
+    Cgroup::sort(&mut groups);
+    Some((groups, value["machine"].as_u64()))
 }
 
 impl Limit {
@@ -163,12 +179,28 @@ impl Limit {
     }
 }
 
-/// A cgroup with a memory limit.
+/// A cgroup.
 struct Cgroup {
-    limit: u64,
-    /// The files of its usage and of its statistics. None if the kernel has them not.
-    files: Option<(File, File)>,
+    /// None if it has no limit.
+    limit: Option<u64>,
+    /// None if the kernel has not all of them.
+    files: Option<Files>,
     version: &'static Version,
+}
+
+/// The files of a cgroup, by the names of [`Version`].
+struct Files {
+    usage: File,
+    stat: File,
+    limit: File,
+}
+
+impl Files {
+    /// Duplicates, in the order of [`read_item`].
+    fn copies(&self) -> Option<[OwnedFd; 3]> {
+        let copy = |file: &File| file.try_clone().ok().map(OwnedFd::from);
+        Some([copy(&self.usage)?, copy(&self.stat)?, copy(&self.limit)?])
+    }
 }
 
 /// The names of a version of cgroups.
@@ -200,11 +232,10 @@ const VERSION_2: Version = Version {
 };
 
 impl Cgroup {
-    /// The cgroup with the least limit of those around this process, in either version. `root` is the root of the file
-    /// system.
-    fn find(root: &Path) -> Option<Cgroup> {
-        let groups = fs::read_to_string(root.join("proc/self/cgroup")).ok()?;
-        let limited = groups.lines().flat_map(|line| {
+    /// The cgroups around this process, in either version, that with the least limit first. `root` is the root of the file system.
+    fn around(root: &Path) -> Vec<Cgroup> {
+        let groups = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
+        let groups = groups.lines().flat_map(|line| {
             // A line is `0::/path` in version 2, `4:memory:/path` in version 1.
             let mut parts = line.splitn(3, ':').skip(1);
             let (controllers, path) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
@@ -216,21 +247,35 @@ impl Cgroup {
             // A container may see its own group as the root, with another path.
             let path = PathBuf::from(path.trim_start_matches('/'));
             let group = |path: &Path| {
-                let folder = root.join(version.root).join(path);
-                let limit = fs::read_to_string(folder.join(version.limit)).ok()?;
-                Some((number(&limit)?, folder, version))
+                let open = |name: &str| File::open(root.join(version.root).join(path).join(name)).ok();
+                let limit = open(version.limit)?;
+                Some(match open(version.usage).zip(open("memory.stat")) {
+                    Some((usage, stat)) => Cgroup::of(Files { usage, stat, limit }, version),
+                    None => Cgroup {
+                        limit: limit_in(&limit),
+                        files: None,
+                        version,
+                    },
+                })
             };
             path.ancestors().filter_map(group).collect()
         });
-        // Version 1 says "no limit" by a number near the largest i64.
-        let limited = limited.filter(|(limit, ..)| *limit < 1 << 60);
-        let (limit, folder, version) = limited.min_by_key(|(limit, ..)| *limit)?;
-        let open = |name: &str| File::open(folder.join(name)).ok();
-        Some(Cgroup {
-            limit,
-            files: open(version.usage).zip(open("memory.stat")),
+        let mut groups: Vec<_> = groups.collect();
+        Cgroup::sort(&mut groups);
+        groups
+    }
+
+    fn of(files: Files, version: &'static Version) -> Cgroup {
+        Cgroup {
+            limit: limit_in(&files.limit),
+            files: Some(files),
             version,
-        })
+        }
+    }
+
+    /// Puts the least limit first.
+    fn sort(groups: &mut [Cgroup]) {
+        groups.sort_by_key(|group| group.limit.unwrap_or(u64::MAX));
     }
 
     /// The memory that counts against the limit, without the page cache: a server of large files is not short of
@@ -240,8 +285,8 @@ impl Cgroup {
     /// # Blocks the thread
     /// For some tens of microseconds.
     fn memory(&self) -> Option<u64> {
-        let (usage, stat) = self.files.as_ref()?;
-        let (usage, stat) = (number(&text(usage)?)?, text(stat)?);
+        let files = self.files.as_ref()?;
+        let (usage, stat) = (number(&text(&files.usage)?)?, text(&files.stat)?);
         let bytes = |name: &str| {
             stat.lines()
                 .find_map(|line| line.strip_prefix(name))?
@@ -257,6 +302,11 @@ impl Cgroup {
 /// The number in a text of one line.
 fn number(text: &str) -> Option<u64> {
     text.trim().parse().ok()
+}
+
+/// The limit in an open file. None if there is none, which version 1 says by a number near the largest i64.
+fn limit_in(file: &File) -> Option<u64> {
+    number(&text(file)?).filter(|limit| *limit < 1 << 60)
 }
 
 /// Reads an open file from its beginning, up to [`STAT_BYTES`].
@@ -287,7 +337,8 @@ pub fn keep(found: Found, totals: &Arc<Totals>, live: &Arc<Live>, say: &Say) {
         ));
     };
     memory::set_limit(Some(usize::try_from(limit.bytes).unwrap_or(usize::MAX)));
-    let cgroup = found.cgroup.filter(|_| limit.source == Source::Cgroup);
+    let cgroup = found.cgroups.into_iter().next();
+    let cgroup = cgroup.filter(|_| limit.source == Source::Cgroup);
     if totals.files.is_none() && cgroup.as_ref().is_none_or(|group| group.files.is_none()) {
         return say.warning(format_args!(
             "cannot measure the memory of this process, because /proc is missing: only accounted memory counts"
@@ -429,34 +480,55 @@ mod tests {
         assert_eq!(pause(300 * MIB, 228 * MIB), Duration::from_millis(20));
     }
 
+    /// A process in a root folder kept the limit of the first start through all upgrades.
     #[test]
-    fn what_was_found_passes_to_the_new_process_of_an_upgrade() {
-        let folder = Folder::new();
-        for (version, is_version_1) in [(&VERSION_1, true), (&VERSION_2, false)] {
-            let [usage, stat] = [("usage", "300\n"), ("stat", "")].map(|(name, text)| folder.write(name, text));
+    fn the_new_process_of_an_upgrade_reads_the_limits_again() {
+        for (version, line) in [(&VERSION_1, "4:memory:/a/b\n"), (&VERSION_2, "0::/a/b\n")] {
+            let folder = Folder::new();
+            folder.write("proc/self/cgroup", line);
+            let write = |group: &str, name: &str, text: &str| {
+                folder.write(&format!("{}/{group}/{name}", version.root), text);
+            };
             let lines = [version.cached[0], version.cached[1], version.mapped].map(|name| format!("{name}50\n"));
-            fs::write(&stat, lines.concat()).unwrap();
+            for (group, usage, limit) in [("a", "500", "2000"), ("a/b", "300", "max")] {
+                write(group, version.usage, usage);
+                write(group, version.limit, limit);
+                write(group, "memory.stat", &lines.concat());
+            }
+            let cgroups = Cgroup::around(folder.path());
             let found = Found {
                 limit: None,
-                cgroup: Some(Arc::new(Cgroup {
-                    limit: 1000,
-                    files: Some((File::open(usage).unwrap(), File::open(stat).unwrap())),
-                    version,
-                })),
+                cgroups: cgroups.into_iter().map(Arc::new).collect(),
                 machine: Some(5000),
             };
-            let (cgroup, machine) = read_item(found.item()).unwrap();
-            let cgroup = cgroup.unwrap();
-            assert_eq!((cgroup.limit, cgroup.memory(), machine), (1000, Some(250), Some(5000)));
-            assert_eq!(cgroup.version.root == VERSION_1.root, is_version_1);
+            let arrived = || {
+                let (cgroups, machine) = read_item(found.item()).unwrap();
+                assert!(machine == Some(5000) && cgroups.iter().all(|group| group.version.root == version.root));
+                (cgroups.len(), cgroups[0].limit, cgroups[0].memory())
+            };
+            assert_eq!(arrived(), (2, Some(2000), Some(450)));
+            write("a/b", version.limit, "1000");
+            assert_eq!(arrived(), (2, Some(1000), Some(250)));
+            write("a", version.limit, "9223372036854771712");
+            write("a/b", version.limit, "9223372036854771712");
+            assert_eq!(arrived().1, None);
+
+            // A process that has no descriptor left passes the limit alone.
+            let mut item = found.item();
+            item.descriptors.clear();
+            let (cgroups, _) = read_item(item).unwrap();
+            assert_eq!(
+                (cgroups.len(), cgroups[0].limit, cgroups[0].memory()),
+                (1, Some(2000), None)
+            );
         }
         let nothing = Found {
             limit: None,
-            cgroup: None,
+            cgroups: Vec::new(),
             machine: None,
         };
-        let (cgroup, machine) = read_item(nothing.item()).unwrap();
-        assert!(cgroup.is_none() && machine.is_none());
+        let (cgroups, machine) = read_item(nothing.item()).unwrap();
+        assert!(cgroups.is_empty() && machine.is_none());
     }
 
     /// A limit of version 2 whose usage is 300 bytes.
@@ -516,8 +588,8 @@ mod tests {
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, text).unwrap();
         };
-        let limit = || Cgroup::find(folder.path()).map(|group| group.limit);
-        let memory = || Cgroup::find(folder.path()).unwrap().memory();
+        let limit = || Cgroup::around(folder.path()).first()?.limit;
+        let memory = || Cgroup::around(folder.path())[0].memory();
         assert_eq!(limit(), None);
         write("proc/self/cgroup", "0::/system.slice/osier.service\n");
         write("sys/fs/cgroup/system.slice/osier.service/memory.max", "max\n");

@@ -4,6 +4,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
@@ -14,7 +15,9 @@ use testkit::allow_descriptors;
 use crate::config_http2::frame;
 use crate::metrics::{ADMIN, admin_of, page_of};
 use crate::slow_readers::slow_reader;
+use crate::support::serving::Serving;
 use crate::support::sites::Sites;
+use crate::upgrade::root_folder;
 
 /// More than the attackers hold if nothing bounds them: 60 MB.
 const ATTACKERS: usize = 1500;
@@ -256,15 +259,45 @@ struct Cgroup(PathBuf);
 impl Cgroup {
     fn new(name: &str, limit: u64) -> Option<Cgroup> {
         let version_1 = Path::new("/sys/fs/cgroup/memory");
-        let (root, file) = match version_1.is_dir() {
-            true => (version_1, "memory.limit_in_bytes"),
-            false => (Path::new("/sys/fs/cgroup"), "memory.max"),
+        let root = match version_1.is_dir() {
+            true => version_1,
+            false => Path::new("/sys/fs/cgroup"),
         };
         let group = Cgroup(root.join(format!("osier-test-{name}-{}", std::process::id())));
         fs::create_dir(&group.0).ok()?;
-        fs::write(group.0.join(file), limit.to_string()).ok()?;
+        group.set(limit).ok()?;
         Some(group)
     }
+
+    /// Changes the limit.
+    fn set(&self, limit: u64) -> std::io::Result<()> {
+        let files = ["memory.limit_in_bytes", "memory.max"].map(|name| self.0.join(name));
+        let file = files.iter().find(|file| file.exists());
+        fs::write(file.ok_or(std::io::ErrorKind::NotFound)?, limit.to_string())
+    }
+
+    /// Lets the server start in the group.
+    fn enter(&self, here: &Path, command: &mut Command) {
+        // The process enters the group before it becomes the server.
+        let mut shell = Command::new("sh");
+        shell
+            .args(["-c", "echo $$ > \"$0/cgroup.procs\" && exec \"$@\""])
+            .arg(&self.0);
+        shell
+            .arg(command.get_program())
+            .args(command.get_args())
+            .current_dir(here);
+        shell.stderr(fs::File::create(here.join("stderr")).unwrap());
+        *command = shell;
+    }
+}
+
+/// The limit of the process behind an admin listener, which has it once the server accepts.
+fn limit_of(admin: SocketAddr) -> f64 {
+    testkit::wait_for("the limit", || {
+        let page = page_of(admin);
+        page.value("osier_memory_limit_bytes", &[]).filter(|limit| *limit > 0.0)
+    })
 }
 
 impl Drop for Cgroup {
@@ -294,25 +327,36 @@ fn the_limit_of_a_cgroup_holds_without_the_rights_to_read_it() {
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).unwrap();
         let here = folder.path().to_owned();
         let keys = keys.replace("HERE", &here.display().to_string());
-        let enter = |command: &mut Command| {
-            // The process enters the group before it becomes the server.
-            let mut shell = Command::new("sh");
-            shell
-                .args(["-c", "echo $$ > \"$0/cgroup.procs\" && exec \"$@\""])
-                .arg(&group.0);
-            shell
-                .arg(command.get_program())
-                .args(command.get_args())
-                .current_dir(&here);
-            shell.stderr(fs::File::create(here.join("stderr")).unwrap());
-            *command = shell;
-        };
+        let enter = |command: &mut Command| group.enter(&here, command);
         let sites = Sites::start_with(folder, &format!("{keys}{ADMIN}{SITE}"), enter);
-        // The limit is set once the server accepts.
-        let limit = testkit::wait_for("the limit", || {
-            let page = page_of(admin_of(&sites));
-            page.value("osier_memory_limit_bytes", &[]).filter(|limit| *limit > 0.0)
-        });
+        let limit = limit_of(admin_of(&sites));
         assert_eq!(limit, (LIMIT / 10 * 9) as f64, "{keys}{}", sites.said());
+    }
+}
+
+/// A server in a root folder kept the limit of its first start through all upgrades.
+#[test]
+fn a_server_in_a_root_folder_learns_the_limit_of_its_cgroup_again_at_an_upgrade() {
+    const LIMIT: u64 = 512 << 20;
+    let Some(group) = Cgroup::new("upgrade", LIMIT) else {
+        return testkit::skip("this user may not make a cgroup with a limit of memory");
+    };
+    let Some((folder, text)) = root_folder() else {
+        return;
+    };
+    let here = folder.path().to_owned();
+    // A port of its own, where the new process listens, too.
+    let admin = testkit::nobody();
+    let text = format!("{text}[admin]\naddress = \"{admin}\"\n");
+    let sites = Serving::start_with(folder, &text, |command| {
+        group.enter(&here, command);
+        command.process_group(0);
+    });
+    for limit in [LIMIT, LIMIT / 2, 2 * LIMIT] {
+        group.set(limit).unwrap();
+        if limit != LIMIT {
+            sites.upgrade();
+        }
+        assert_eq!(limit_of(admin), (limit / 10 * 9) as f64, "{}", sites.0.said());
     }
 }

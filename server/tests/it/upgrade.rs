@@ -15,7 +15,7 @@ use crate::config_system::with_sockets;
 use crate::metrics::{ADMIN, admin_of, wait_for_value};
 use crate::support::serving::{Serving, file, fixed};
 use crate::support::sites::{Sites, send, wait_for};
-use crate::support::{Client, DEADLINE, Server, Signal, pattern};
+use crate::support::{Client, DEADLINE, Folder, Server, Signal, pattern};
 
 #[test]
 fn idle_connections_move_and_a_head_that_has_arrived_in_part() {
@@ -400,17 +400,19 @@ fn a_process_that_has_given_up_privileges_is_upgraded_with_what_it_has() {
     assert_eq!(sites.0.get("x", "/fixed").text(), "x");
 }
 
-/// The program and its libraries lie inside of the root folder.
-#[test]
-fn a_process_in_a_root_folder_of_its_own_is_upgraded_inside() {
+/// A folder with the program and its libraries, and a configuration whose root folder it is. Prints "skipped" and returns `None` where there
+/// can be none.
+pub fn root_folder() -> Option<(Folder, String)> {
     if !rustix::process::geteuid().is_root() {
-        return testkit::skip("only root can change the root folder");
+        testkit::skip("only root can change the root folder");
+        return None;
     }
     let folder = Sites::folder();
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let program = env!("CARGO_BIN_EXE_osier");
     let Ok(list) = Command::new("ldd").arg(program).output() else {
-        return testkit::skip("there is no ldd");
+        testkit::skip("there is no ldd");
+        return None;
     };
     let list = String::from_utf8(list.stdout).unwrap();
     let libraries = list.split_whitespace().filter(|word| word.starts_with('/'));
@@ -426,17 +428,20 @@ fn a_process_in_a_root_folder_of_its_own_is_upgraded_inside() {
         fs::copy(program, &inside).unwrap();
     }
     let here = folder.path().display().to_string();
-    let top = |program: &str| {
-        format!(
-            "user = \"65534\"\ngroup = \"65534\"\nchroot = \"{here}\"\n[upgrade]\nprogram = \"{program}\"\ntimeout = \"20s\""
-        )
-    };
-    let good = file(&top(&format!("{here}/bin/osier")), "x");
-    let text = good.replace("files = \"www\"", &format!("files = \"{here}/www\""));
-    let mut sites = Serving::start_in(
-        folder,
-        &text.replace("pid_file = \"pid\"", &format!("pid_file = \"{here}/pid\"")),
+    let top = format!(
+        "user = \"65534\"\ngroup = \"65534\"\nchroot = \"{here}\"\n[upgrade]\nprogram = \"{here}/bin/osier\"\ntimeout = \"20s\""
     );
+    let text = file(&top, "x").replace("files = \"www\"", &format!("files = \"{here}/www\""));
+    let text = text.replace("pid_file = \"pid\"", &format!("pid_file = \"{here}/pid\""));
+    Some((folder, text))
+}
+
+#[test]
+fn a_process_in_a_root_folder_of_its_own_is_upgraded_inside() {
+    let Some((folder, text)) = root_folder() else {
+        return;
+    };
+    let mut sites = Serving::start_in(folder, &text);
     let mut kept = sites.0.connect();
     assert_eq!(fixed(&mut kept), "x");
     for _ in 0..2 {
