@@ -130,6 +130,7 @@ fn auth(section: Section<'_>) -> Option<auth::Settings> {
         realm: realm.map_or("Restricted".into(), |realm| realm.value),
         users: Vec::new(),
         password_file: None,
+        only: None,
     };
     // Each user is opened alone, and the file with the good ones, so that each mistake is reported at its own place.
     let note = |settings: &auth::Settings, at: &Range<usize>| is_sound(source, settings, at);
@@ -163,9 +164,27 @@ fn auth(section: Section<'_>) -> Option<auth::Settings> {
             section.title()
         ));
     }
+    let only_at = section.key("only");
+    settings.only = section.strings("only").map(|names| values(Some(names)));
     section.finish();
     settings.password_file = file;
+    if let (Some(at), true) = (only_at, sound) {
+        note_only(source, &settings, &at);
+    }
     Some(settings)
+}
+
+/// Warns of names that no user has.
+fn note_only(source: &Source<'_>, settings: &auth::Settings, at: &Range<usize>) {
+    let Ok(auth) = auth::Auth::open(settings, Say::new(|_| {})) else {
+        return;
+    };
+    for name in auth.unknown() {
+        source.warning(
+            at,
+            format!("'only' names {name:?}, and neither 'users' nor 'file' has this user"),
+        );
+    }
 }
 
 /// Notes the mistakes of these settings at their place. Returns whether they can be used.

@@ -198,7 +198,7 @@ fn template(text: &str) -> Result<Template, String> {
         return Err("a value has no control characters; write it on one line".into());
     }
     // The unknown name may be the rest of a password.
-    let why = "a '$' begins $method, $host, $path, $query, $client or $header_NAME; a dollar sign is written '$$$$' in a configuration file";
+    let why = "a '$' begins $method, $host, $path, $query, $client, $user or $header_NAME; a dollar sign is written '$$$$' in a configuration file";
     Template::parse(text).map_err(|_| why.into())
 }
 

@@ -5,6 +5,7 @@
 //! | `$method`, `$host`, `$query` | as they were sent; the host without its port, the query without its question mark |
 //! | `$path` | the decoded path, as routes compare it |
 //! | `$client` | the address of the client, `unix` where it has none |
+//! | `$user` | the user that `auth` has let in |
 //! | `$header_NAME` | the first field of that name; `_` stands for `-` |
 //!
 //! A value from the client is escaped for the content type: HTML and JSON take it as text, never as markup. A missing
@@ -12,13 +13,14 @@
 
 use osier_web::Request;
 
+use crate::policy::auth::User;
 use crate::reader::nearest;
 use crate::reader::template::{self, Part};
 
 use super::without_port;
 
 /// The fixed names. `header_NAME` is the only other form.
-const NAMES: [&str; 5] = ["method", "host", "path", "query", "client"];
+const NAMES: [&str; 6] = ["method", "host", "path", "query", "client", "user"];
 
 /// A parsed body.
 #[derive(Debug, Clone, PartialEq)]
@@ -32,6 +34,7 @@ enum Field {
     Path,
     Query,
     Client,
+    User,
     Header(String),
 }
 
@@ -93,6 +96,7 @@ impl Field {
             "path" => Field::Path,
             "query" => Field::Query,
             "client" => Field::Client,
+            "user" => Field::User,
             _ => match name.strip_prefix("header_") {
                 Some(header) if !header.is_empty() => Field::Header(header.replace('_', "-")),
                 _ => {
@@ -118,6 +122,10 @@ impl Field {
                 Some(ip) => write(ip.to_canonical().to_string().as_bytes()),
                 None => write(b"unix"),
             },
+            Field::User => {
+                let user = request.extensions().get::<User>();
+                write(user.map_or("", |User(name)| name).as_bytes());
+            }
             Field::Header(name) => write(request.header(name).unwrap_or_default()),
         }
     }

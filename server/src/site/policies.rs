@@ -253,6 +253,7 @@ impl PolicyChain {
             if self.tells_user {
                 user.tell_scripts(request);
             }
+            request.extensions_mut().insert(user);
         }
         if let Some(tokens) = &self.jwt {
             tokens.check(request)?;

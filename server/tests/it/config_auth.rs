@@ -115,6 +115,55 @@ fn mistakes_of_forward_auth_have_their_places() {
     }
 }
 
+/// Base64 of `ada:sesame` and `bob:sesame`.
+const ADA: &str = "Authorization: Basic YWRhOnNlc2FtZQ==";
+const BOB: &str = "Authorization: Basic Ym9iOnNlc2FtZQ==";
+
+#[test]
+fn a_backend_learns_who_has_logged_in_and_a_group_has_a_place_of_its_own() {
+    const HASH: &str = "$2b$04$abcdefghijklmnopqrstuuinwY/tkBVrn3xrxQI/TgnMHhkvl85RW";
+    let app = backend(|head| close("200 OK", "", head));
+    let folder = Sites::folder();
+    folder.write("passwords", format!("ada:{HASH}\nbob:{HASH}\n"));
+    let sites = Sites::start_in(
+        folder,
+        &format!(
+            "[policy.ops]\nauth = {{ file = \"passwords\", only = [\"ada\", \"zed\"] }}\n[[site]]\ndefault = true\n\
+             auth = {{ file = \"passwords\" }}\nrequest_headers = {{ X-User = \"$user\", Authorization = false }}\n\
+             [[site.route]]\npath = \"/open\"\nauth = false\nproxy = \"{app}\"\n\
+             [[site.route]]\npath = \"/ops\"\npolicy = \"ops\"\nproxy = \"{app}\"\n\
+             [[site.route]]\nproxy = \"{app}\"\n"
+        ),
+    );
+    let ask = |path: &str, login: &str| {
+        let reply = sites.ask(
+            "GET",
+            "x",
+            path,
+            &["X-User: root", "x_user: root", login, "Connection: close"],
+        );
+        (reply.status, reply.text().to_ascii_lowercase())
+    };
+    let (status, seen) = ask("/x", BOB);
+    assert!(
+        status == 200 && seen.contains("x-user: bob") && !seen.contains("root"),
+        "{status} {seen}"
+    );
+    assert!(!seen.contains("authorization"), "{seen}");
+    let (status, seen) = ask("/ops", ADA);
+    assert!(status == 200 && seen.contains("x-user: ada"), "{status} {seen}");
+    assert_eq!((ask("/ops", BOB).0, ask("/ops", "Y: z").0), (403, 401));
+    // Nobody has logged in there.
+    let (status, seen) = ask("/open", BOB);
+    assert!(status == 200 && !seen.contains("user"), "{status} {seen}");
+    let said = sites.said();
+    assert!(said.contains("user \"bob\" is not among those of 'only'"), "{said}");
+    assert!(
+        said.contains("'only' names \"zed\", and neither 'users' nor 'file' has this user"),
+        "{said}"
+    );
+}
+
 #[test]
 fn weak_hashes_let_in_with_a_warning() {
     let folder = Sites::folder();

@@ -513,7 +513,7 @@ fn routes() {
         (
             "@site\n[[site.route]]\nrespond = { body = \"at $pth\" }\n",
             &[
-                "4:20: 'body' cannot be \"at $pth\": '$pth' is unknown; there are $method, $host, $path, $query, $client and $header_NAME; did you mean \
+                "4:20: 'body' cannot be \"at $pth\": '$pth' is unknown; there are $method, $host, $path, $query, $client, $user and $header_NAME; did you mean \
                '$path'?",
             ],
         ),

@@ -44,6 +44,8 @@ fn the_examples_of_the_documentation() {
     folder.write("404.html", "");
     folder.write("maintenance.html", "");
     folder.write("keys.json", include_str!("../../../web/tests/it/jwt/keys.json"));
+    let hash = "$2b$04$abcdefghijklmnopqrstuuinwY/tkBVrn3xrxQI/TgnMHhkvl85RW";
+    folder.write("passwords", format!("ada:{hash}\nbob:{hash}\n"));
     folder.write("sites/.keep", "");
     folder.write("private/.keep", "");
     let authority = Authority::new("clients");

@@ -161,7 +161,7 @@ fn mistakes_have_their_place_and_their_remedy() {
             "11:1: 'Transfer_Encoding' cannot be changed by 'request_headers': it belongs to the connection, so the server writes it; remove this key",
             "12:19: 'Accept-Encoding': it is empty; write false to remove the field",
             "13:7: 'X-A': a value has no control characters; write it on one line",
-            "14:14: 'X-B': a '$' begins $method, $host, $path, $query, $client or $header_NAME; a dollar sign is written '$$$$' in a configuration file",
+            "14:14: 'X-B': a '$' begins $method, $host, $path, $query, $client, $user or $header_NAME; a dollar sign is written '$$$$' in a configuration file",
             "15:7: 'X-C' must be a string, a list of strings, or false, not a list",
             "18:1: 'request_headers' has no effect here: it is for 'proxy' and 'fastcgi'; 'headers' sets fields of responses",
         ],

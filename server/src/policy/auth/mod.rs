@@ -66,6 +66,8 @@ pub struct Settings {
     pub users: Vec<(String, String)>,
     /// File with lines `user:hash`, whose users are added.
     pub password_file: Option<PathBuf>,
+    /// The users who may come in, if not all may.
+    pub only: Option<Vec<String>>,
 }
 
 /// The users who may log in.
@@ -77,6 +79,7 @@ pub struct Auth {
     named: Arc<Passwords>,
     /// The users from the configuration and those of the password file.
     file: Option<Watched<Passwords>>,
+    only: Option<Vec<String>>,
     /// The mistakes in the password file when it was opened.
     mistakes: Vec<Trouble>,
     verified: Arc<Verified>,
@@ -123,6 +126,7 @@ impl Auth {
             realm,
             named,
             file,
+            only: settings.only.clone(),
             mistakes,
             verified: Arc::clone(&VERIFIED),
             gate: Arc::clone(&GATE),
@@ -141,10 +145,19 @@ impl Auth {
         &self.mistakes
     }
 
+    /// The names in `only` that no user has.
+    pub fn unknown(&self) -> Vec<&str> {
+        let Some(passwords) = self.passwords() else {
+            return Vec::new();
+        };
+        let only = self.only.iter().flatten().map(String::as_str);
+        only.filter(|name| passwords.find(name).is_none()).collect()
+    }
+
     /// Checks the credentials of a request.
     ///
     /// # Errors
-    /// The response to send: 401, or 503 when too many passwords are to be compared.
+    /// The response to send: 401, 403 for a user who is not in `only`, or 503 when too many passwords are to be compared.
     ///
     /// # Suspends
     /// While a password is compared, and while the file is read.
@@ -159,13 +172,28 @@ impl Auth {
                 "the request has several Authorization fields",
             ));
         }
-        self.decide_for(Some(request), request.header("authorization"), client)
+        let user = self.decide_for(Some(request), request.header("authorization"), client)?;
+        self.admits(user)
+    }
+
+    /// A user who has logged in, if this one is among those who may come in.
+    fn admits(&self, user: User) -> Result<User, Response> {
+        let is_one = |only: &Vec<String>| only.iter().any(|name| **name == *user.0);
+        match self.only.as_ref().is_none_or(is_one) {
+            true => Ok(user),
+            false => {
+                let shown: String = user.0.chars().take(NAME_SHOWN).collect();
+                let why = format!("user {shown:?} is not among those of 'only'");
+                Err(Response::plain(StatusCode::FORBIDDEN).because(why))
+            }
+        }
     }
 
     /// Checks a field without a request. Lines in the log then have no host and no request id.
     #[cfg(test)]
     fn decide(&self, field: Option<&[u8]>, client: Client) -> Result<User, Response> {
-        self.decide_for(None, field, client)
+        let user = self.decide_for(None, field, client)?;
+        self.admits(user)
     }
 
     /// Checks the value of `Authorization`, on behalf of `request`.

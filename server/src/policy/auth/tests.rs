@@ -30,6 +30,7 @@ fn open(folder: &Folder, file: &str) -> (Result<Auth, Vec<Trouble>>, Lines) {
         realm: "the \"den\"".into(),
         users: Vec::new(),
         password_file: Some(folder.write("passwords", file)),
+        only: None,
     };
     let auth = Auth::open(&settings, say).map(|auth| Auth {
         verified: Arc::default(),
@@ -152,6 +153,7 @@ fn only_slow_hashes_are_accepted_and_every_bad_line_is_named() {
         realm: "x".into(),
         users: Vec::new(),
         password_file: Some(folder.path().join("none")),
+        only: None,
     };
     // A file that is not there yet keeps everybody out until it is there.
     let (say, lines) = listener();
@@ -179,6 +181,7 @@ fn users_may_be_named_without_a_file() {
                 realm,
                 users,
                 password_file,
+                only: None,
             },
             listener().0,
         )
@@ -340,9 +343,31 @@ fn all_logins_of_the_process_have_one_cache() {
         realm: "x".into(),
         users: Vec::new(),
         password_file: Some(folder.write("passwords", format!("ali:{SESAME}"))),
+        only: None,
     };
     let [one, two] = [(); 2].map(|()| Auth::open(&settings, listener().0).unwrap());
     assert!(Arc::ptr_eq(&one.verified, &two.verified));
+}
+
+#[test]
+fn of_all_users_only_some_may_come_in() {
+    let folder = Folder::new();
+    let settings = Settings {
+        realm: "x".into(),
+        users: vec![("ali".into(), SESAME.into())],
+        password_file: Some(folder.write("passwords", format!("bea:{SESAME}\ncat:{SESAME}\n"))),
+        only: Some(vec!["ali".into(), "bea".into(), "dan".into()]),
+    };
+    let (say, lines) = listener();
+    let auth = Auth::open(&settings, say).unwrap();
+    let ask = |user: &str, password: &str| status(&auth.decide(Some(&field(user, password)), CLIENT));
+    assert_eq!((ask("ali", "sesame"), ask("bea", "sesame")), (200, 200));
+    // Only who has the password learns that it is of no use here.
+    assert_eq!(
+        (ask("cat", "sesame"), ask("cat", "wrong"), ask("dan", "sesame")),
+        (403, 401, 401)
+    );
+    assert_eq!((locked(&lines).len(), auth.unknown()), (2, vec!["dan"]));
 }
 
 #[test]
@@ -356,6 +381,7 @@ fn a_user_of_the_configuration_keeps_no_change_of_the_file_away() {
         realm: "x".into(),
         users: vec![("ali".into(), SESAME.into())],
         password_file: Some(path.clone()),
+        only: None,
     };
     let (say, lines) = listener();
     let auth = Auth::open(&settings, say).unwrap();
