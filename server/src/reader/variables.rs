@@ -18,6 +18,7 @@ pub struct Variables<'s> {
     file: &'s str,
     /// The file in lower case.
     lower: OnceCell<String>,
+    /// The longest value comes first. One that is a part of another would leave the rest of that in a message.
     filled: RefCell<Vec<Filled>>,
     /// Whether a text of a message stands in the file, too. A file is long, and has many messages about the same variable.
     in_file: RefCell<HashMap<String, bool>>,
@@ -30,6 +31,22 @@ struct Filled {
     places: Vec<Range<usize>>,
     /// The value as messages show it: they escape what they quote, and names of hosts are in lower case.
     shown: [String; 2],
+}
+
+impl Filled {
+    /// The least length of what is looked for in a message about the place `at`.
+    fn least(&self, at: &Range<usize>) -> usize {
+        let mut places = self.places.iter();
+        match places.any(|place| place.start < at.end && at.start < place.end) {
+            true => LEAST.0,
+            false => LEAST.1,
+        }
+    }
+
+    /// Whether this text is the value, and looked for in such a message.
+    fn is_shown_as(&self, text: &str, at: &Range<usize>) -> bool {
+        self.shown.iter().any(|value| value == text) && text.len() >= self.least(at)
+    }
 }
 
 impl<'s> Variables<'s> {
@@ -52,30 +69,31 @@ impl<'s> Variables<'s> {
             return known.places.push(at.clone());
         }
         let lower = value.to_ascii_lowercase();
-        filled.push(Filled {
+        let new = Filled {
             name: name.to_owned(),
             value: value.to_owned(),
             places: vec![at.clone()],
             shown: [lower.clone(), lower.escape_debug().to_string()],
-        });
+        };
+        let place = filled.partition_point(|other| other.value.len() >= value.len());
+        filled.insert(place, new);
     }
 
     /// Hides the values of variables in a message about the place `at`.
     pub fn hide(&self, mut message: String, at: &Range<usize>) -> String {
-        for Filled {
-            name, places, shown, ..
-        } in &*self.filled.borrow()
-        {
-            let is_about = places.iter().any(|place| place.start < at.end && at.start < place.end);
-            let least = if is_about { LEAST.0 } else { LEAST.1 };
-            for value in shown {
+        let filled = self.filled.borrow();
+        // It becomes its variable, also where a longer value has it, too.
+        let is_whole = |text: &str| filled.iter().any(|other| other.is_shown_as(text, at));
+        for variable in &*filled {
+            let (name, least) = (&variable.name, variable.least(at));
+            for value in &variable.shown {
                 let is_shown = value.len() >= least && message.to_ascii_lowercase().contains(value);
                 if is_shown && !self.is_in_file(value) {
                     message = without_value(&message, value, &format!("${{{name}}}"));
                 }
                 let is_piece = |piece: &str| {
                     let piece = piece.to_ascii_lowercase();
-                    piece.len() >= least && value.contains(&piece) && !self.is_in_file(&piece)
+                    piece.len() >= least && value.contains(&piece) && !is_whole(&piece) && !self.is_in_file(&piece)
                 };
                 message = without_pieces(&message, is_piece);
             }
@@ -176,6 +194,23 @@ mod tests {
         // A text of the file is no secret.
         let file = format!("{file}x = \"hunter2\"\n");
         assert_eq!(of(&file).hide("'hunter2'".into(), &(8..9)), "'hunter2'");
+    }
+
+    /// The secret behind the part stood in the message.
+    #[test]
+    fn a_value_that_is_a_part_of_another_leaves_nothing_of_that() {
+        let variables = Variables::new("host = \"${HOST}\"\nproxy = \"${URL}\"\n");
+        variables.note("HOST", "db.example.org", &(8..15));
+        variables.note("URL", "http://app:hunter2@db.example.org/x", &(26..32));
+        for (message, expected) in [
+            ("'http://app:hunter2@db.example.org/x' is wrong", "'${URL}' is wrong"),
+            ("there is no 'app:hunter2@db.example.org'", "there is no '…'"),
+            ("'db.example.org' has no address", "'${HOST}' has no address"),
+        ] {
+            for at in [8..15, 26..32] {
+                assert_eq!(variables.hide(message.into(), &at), expected);
+            }
+        }
     }
 
     /// A thousand messages about a file that uses a variable a thousand times take no time to speak of. They took minutes when each message
