@@ -27,7 +27,7 @@ pub struct Shrunk {
 
 impl Sim {
     /// Looks for a schedule that fails with fewer choices than this one, with at most `runs` runs. `None` if this one does not fail. A
-    /// schedule counts only if the same host panics, or if the run also waits for ever or does not end.
+    /// schedule counts only if the same host panics or returns the same error, or if the run also waits for ever or does not end.
     ///
     /// ```
     /// use osier::sim::Sim;

@@ -428,7 +428,7 @@ impl Host {
 
     /// Ends its program as a signal would: its fibers are gone, and its system closes the connections. The host stays up and
     /// refuses connections. Sockets whose descriptor another host has received stay open, because the program of that host stands for
-    /// another process of the same machine.
+    /// another process of the same machine. As in a [crash](Host::crash), a panic while it ends is no failure.
     ///
     /// # Suspends
     ///

@@ -122,9 +122,14 @@ impl Stream {
         self.orphan && self.end_arrived && self.ended
     }
 
+    /// Whether it has no room for further bytes, which it may still send.
+    fn is_full(&self) -> bool {
+        self.outstanding >= self.room && !self.write_shut
+    }
+
     /// Whether only its peer's reading lets this end go on.
     fn waits_for_room(&self) -> bool {
-        self.phase == Phase::Open && self.outstanding >= self.room && self.sent.is_empty()
+        self.phase == Phase::Open && self.is_full() && self.sent.is_empty()
     }
 }
 
@@ -451,17 +456,16 @@ impl Net {
             self.note(from, format_args!("fault: reset {}>{}", names.0, names.1));
             return self.reset_both(sender);
         }
-        let takes_bytes = |net: &mut Net, peer| {
+        let takes_it = |net: &mut Net, peer| {
             net.stream(peer)
-                .is_some_and(|(_, peer)| !peer.orphan && peer.phase == Phase::Open)
+                .is_some_and(|(_, peer)| peer.phase == Phase::Open && (is_end || !peer.orphan))
         };
         let gave_up = |net: &mut Net, peer| net.stream(peer).is_some_and(|(_, peer)| peer.aborted);
         if peer.flatten().is_some_and(|peer| gave_up(self, peer)) {
-            // Its reset is on the way.
-            self.next_segment(sender);
-            return;
+            // Its reset is on the way. If that is lost, this segment meets nobody the next time, and is answered by another.
+            return self.send_again(sender);
         }
-        let Some(peer) = peer.flatten().filter(|&peer| is_end || takes_bytes(self, peer)) else {
+        let Some(peer) = peer.flatten().filter(|&peer| takes_it(self, peer)) else {
             // The program has closed the receiving end, or that has failed.
             if let Some(peer) = peer.flatten()
                 && self.stream(peer).is_some_and(|(_, peer)| peer.orphan)
@@ -482,6 +486,10 @@ impl Net {
             ),
         );
         self.deliver(peer, segment);
+        if self.is_cut(to, from) {
+            // Nothing that the peer reads from now on gives it room.
+            self.ask_for_room(sender);
+        }
         if is_end && let Some((_, stream)) = self.stream(sender) {
             stream.end_arrived = true;
         }
@@ -595,7 +603,7 @@ impl Net {
         let Some((host, stream)) = self.stream(sender) else {
             return;
         };
-        let (peer_host, is_full) = (stream.peer_host, stream.outstanding >= stream.room);
+        let (peer_host, is_full) = (stream.peer_host, stream.is_full());
         // A sender that has no room left asks for it as often as it sends a segment. Any other waits for none: it learns of it at once, where
         // TCP would tell it with the next answer.
         if is_full && self.is_cut(peer_host, host) {

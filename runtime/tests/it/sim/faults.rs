@@ -1,7 +1,7 @@
 //! Faults by program and by chance.
 
 use super::{SECOND, echo, echo_server};
-use osier::net::{TcpListener, TcpStream, UdpSocket};
+use osier::net::{Shutdown, TcpListener, TcpStream, UdpSocket};
 use osier::sim::{self, Faults, Link, Sim};
 use std::cell::{Cell, RefCell};
 use std::io::{ErrorKind, Read, Write};
@@ -112,6 +112,47 @@ fn a_writer_without_room_learns_that_its_peer_is_gone() {
 }
 
 #[test]
+fn a_writer_that_fills_its_room_behind_a_cut_learns_of_it() {
+    let sim = Sim::new(1).limit(4 * 3600 * SECOND);
+    sim.run(|world| {
+        let server = world.host("server", || -> std::io::Result<()> {
+            let _stream = TcpListener::bind("0.0.0.0:7")?.accept()?;
+            osier::sleep(4 * 3600 * SECOND);
+            Ok(())
+        });
+        osier::sleep(SECOND);
+        let mut stream = TcpStream::connect("server:7").unwrap();
+        world.cut(&server, &world.here());
+        stream.write_all(&[0; 64 << 10]).unwrap();
+        assert_eq!(stream.write(b"x").unwrap_err().kind(), ErrorKind::TimedOut);
+    });
+}
+
+/// It has nothing more to send, so it asks for no room.
+#[test]
+fn an_end_that_has_sent_all_outlives_a_cut() {
+    sim::run(1, |world| {
+        let server = world.host("server", || -> std::io::Result<()> {
+            let (mut stream, _) = TcpListener::bind("0.0.0.0:7")?.accept()?;
+            osier::sleep(2 * 3600 * SECOND);
+            stream.read_to_end(&mut Vec::new())?;
+            stream.write_all(b"done")
+        });
+        osier::sleep(SECOND);
+        let mut stream = TcpStream::connect("server:7").unwrap();
+        stream.write_all(&[0; 64 << 10]).unwrap();
+        stream.shutdown(Shutdown::Write).unwrap();
+        osier::sleep(SECOND);
+        world.partition(&world.here(), &server);
+        osier::sleep(3600 * SECOND);
+        world.heal(&world.here(), &server);
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "done");
+    });
+}
+
+#[test]
 fn a_reset_takes_no_link_that_is_cut() {
     sim::run(1, |world| {
         let server = world.host("server", || -> std::io::Result<()> {
@@ -134,6 +175,61 @@ fn a_reset_takes_no_link_that_is_cut() {
             ErrorKind::ConnectionReset,
             "the byte is sent again, and its answer arrives"
         );
+    });
+}
+
+/// The byte has arrived at an end that had given up, whose own reset is lost.
+#[test]
+fn a_byte_that_has_met_an_end_that_gave_up_brings_another_reset() {
+    let link = Link {
+        latency: SECOND / 10,
+        jitter: Duration::ZERO,
+        ..Link::default()
+    };
+    Sim::new(1).link(link).run(|world| {
+        let server = world.host("server", || -> std::io::Result<()> {
+            let (stream, _) = TcpListener::bind("0.0.0.0:7")?.accept()?;
+            osier::sleep(2 * SECOND);
+            // It has not read the first byte.
+            drop(stream);
+            osier::sleep(1000 * SECOND);
+            Ok(())
+        });
+        osier::sleep(SECOND);
+        let begun = world.elapsed();
+        let until = |hundredths: u32| osier::sleep(begun + SECOND / 100 * hundredths - world.elapsed());
+        let mut stream = TcpStream::connect("server:7").unwrap();
+        stream.write_all(b"1").unwrap();
+        until(203);
+        stream.write_all(b"2").unwrap();
+        until(216);
+        world.cut(&server, &world.here());
+        until(300);
+        world.heal(&server, &world.here());
+        stream.set_read_timeout(Some(60 * SECOND)).unwrap();
+        assert_eq!(stream.read(&mut [0]).unwrap_err().kind(), ErrorKind::ConnectionReset);
+    });
+}
+
+#[test]
+fn an_end_of_a_stream_that_meets_an_end_that_has_failed_is_reset() {
+    let sim = Sim::new(1).limit(24 * 3600 * SECOND);
+    sim.run(|world| {
+        let server = world.host("server", || -> std::io::Result<()> {
+            let (mut stream, _) = TcpListener::bind("0.0.0.0:7")?.accept()?;
+            osier::sleep(3600 * SECOND);
+            stream.shutdown(Shutdown::Write)?;
+            assert_eq!(stream.read(&mut [0]).unwrap_err().kind(), ErrorKind::ConnectionReset);
+            Ok(())
+        });
+        osier::sleep(SECOND);
+        let mut stream = TcpStream::connect("server:7").unwrap();
+        world.cut(&world.here(), &server);
+        stream.write_all(b"x").unwrap();
+        osier::sleep(3000 * SECOND);
+        world.heal(&world.here(), &server);
+        server.wait();
+        assert_eq!(stream.read(&mut [0]).unwrap_err().kind(), ErrorKind::TimedOut);
     });
 }
 
