@@ -384,8 +384,8 @@ impl Output for Unopened {
     }
 }
 
-/// A file that is open only while lines are written. Lines wait for the reader of a pipe and for room on the disk. They are lost if it
-/// cannot be opened otherwise: a user without the right to create it after a rotation never gets it.
+/// A file that is open only while lines are written. Lines wait for the reader of a pipe, for room on the disk, and for a descriptor. They
+/// are lost if it cannot be opened otherwise: a user without the right to create it after a rotation never gets it.
 struct Brief {
     path: PathBuf,
     torn: bool,
@@ -406,10 +406,20 @@ impl Output for Brief {
                 self.torn = stream.torn;
                 written
             }
-            Err(error) if error.kind() == io::ErrorKind::NotConnected || is_passing(&error) => Written::Later(0, error),
+            Err(error) if is_passing(&error) || opens_later(&error) => Written::Later(0, error),
             Err(error) => Written::Lost(count(lines), error),
         }
     }
+}
+
+/// Whether a file that cannot be opened now may be opened later: a pipe that nobody reads, or the process or the system lacks descriptors or
+/// memory.
+fn opens_later(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::NotConnected
+        || matches!(
+            Errno::from_io_error(error),
+            Some(Errno::MFILE | Errno::NFILE | Errno::NOMEM)
+        )
 }
 
 /// Opens a file for appending, and creates it if need be. A named pipe that nobody reads waits for its reader.
@@ -613,6 +623,29 @@ pub mod tests {
         std::fs::create_dir(folder.join("gone")).unwrap();
         assert!(matches!(late.write(b"three\n"), Written::All));
         assert_eq!(std::fs::read_to_string(folder.join("gone/log")).unwrap(), "three\n");
+    }
+
+    /// A test of its own process, which has no descriptor left.
+    #[test]
+    fn late_lines_wait_for_a_descriptor() {
+        use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+        let test = "log::writer::tests::late_lines_wait_for_a_descriptor";
+        let ran = testkit::in_a_child(test, || {
+            let folder = testkit::Folder::new();
+            let mut late = briefly(&folder.join("log"));
+            let before = getrlimit(Resource::Nofile);
+            let none = Rlimit {
+                current: Some(0),
+                maximum: before.maximum,
+            };
+            setrlimit(Resource::Nofile, none).unwrap();
+            assert!(matches!(late.write(b"one\n"), Written::Later(0, _)));
+            setrlimit(Resource::Nofile, before).unwrap();
+            assert!(matches!(late.write(b"one\n"), Written::All));
+        });
+        if let Some(ran) = ran {
+            assert!(ran.status.success(), "{ran:?}");
+        }
     }
 
     #[test]
