@@ -122,6 +122,10 @@ fn load_at(
     let is_dated_old = identities().all(|identity| is_old(identity.modified));
     // A program may set the date back. The system then still knows when that was.
     let is_settled = is_dated_old && identities().all(|identity| is_old(identity.changed.0));
+    // A file that is being written is not worth an encoded form. One that was changed in the future, by a clock that has been set back since,
+    // is read again each time until then, and would be encoded as often.
+    let has_changed = identities().all(|identity| system_time(identity.changed.0) <= now + SETTLED);
+    let is_encodable = shrinks && is_dated_old && has_changed;
     let mut encoded = [None, None, None];
     for ((variant, sibling), coding) in encoded.iter_mut().zip(siblings).zip(Coding::EACH) {
         if let Some((file, identity)) = sibling {
@@ -134,8 +138,7 @@ fn load_at(
         mime: mime.into(),
         encoded,
         made: Known::default(),
-        // A file that is being written is not worth an encoded form.
-        is_encodable: shrinks && is_dated_old,
+        is_encodable,
         reading: (!is_settled).then(|| READINGS.fetch_add(1, Ordering::Relaxed)),
     })))
 }
@@ -431,6 +434,25 @@ mod tests {
         let later = loaded_later(&root, "a.txt", Some(&second));
         assert!(!Arc::ptr_eq(&second, &later) && later.reading.is_none());
         assert!(Arc::ptr_eq(&later, &loaded_later(&root, "a.txt", Some(&later))));
+    }
+
+    #[test]
+    fn a_file_that_was_changed_in_the_future_is_not_encoded_each_time_that_it_is_read() {
+        let folder = Folder::new();
+        let then = SystemTime::now() - Duration::from_secs(7200);
+        age(&folder.write("a.txt", &"one ".repeat(1000)), then);
+        let root = Root::open(folder.path()).unwrap();
+        let options = LoadOptions {
+            made: Some(100),
+            ..OPTIONS
+        };
+        let is_encodable = |now| match load_at(now, &root, b"a.txt", Access::Blocking, options, None) {
+            Ok(Loaded::Resource(resource)) => resource.is_encodable,
+            other => panic!("{other:?}"),
+        };
+        assert!(is_encodable(SystemTime::now()));
+        // The clock has been set back since.
+        assert!(!is_encodable(SystemTime::now() - Duration::from_secs(3600)));
     }
 
     #[test]
