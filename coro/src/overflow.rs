@@ -9,8 +9,8 @@
 //! # Safety
 //!
 //! This file is an unsafe island: it installs signal handlers and signal stacks, and runs as a handler. The handler only reads
-//! atomics (of `slots.rs`, `PREVIOUS` and `DESCRIBE`), formats into a buffer on its stack, and calls write(2), alarm, signal, raise and
-//! abort, or the previous handler. It neither locks nor allocates. Last, code of the program describes the coroutine. That code may do more than a handler may:
+//! atomics (of `slots.rs`, `PREVIOUS` and `DESCRIBE`), formats into a buffer on its stack, and calls write(2), alarm, signal,
+//! pthread_sigmask, raise and abort, or the previous handler. It neither locks nor allocates. Last, code of the program describes the coroutine. That code may do more than a handler may:
 //! a fault in it ends the process, and so does an alarm after a second.
 #![allow(unsafe_code)]
 
@@ -55,7 +55,8 @@ thread_local! {
 /// Prepares this thread to report stack overflows. It gives the thread an alternative signal stack, unless it has a large enough one,
 /// and installs the process's handler once. The signal stack is freed when the thread ends. A repeated call costs a nanosecond.
 ///
-/// A SIGSEGV handler that the program installs later disables the report, unless it calls the previous handler for faults that are not its
+/// It also unblocks SIGSEGV and SIGBUS in this thread: the kernel kills a thread that blocks them and faults, and calls no handler. A
+/// SIGSEGV handler that the program installs later disables the report, unless it calls the previous handler for faults that are not its
 /// own.
 ///
 /// # Errors
@@ -73,12 +74,26 @@ pub fn install_for_thread() -> io::Result<()> {
 #[cold]
 fn install_slow() -> io::Result<()> {
     static HANDLER: OnceLock<Result<(), i32>> = OnceLock::new();
+    unblock(&SIGNALS);
     let installed = HANDLER.get_or_init(|| install_handler().map_err(|e| e.raw_os_error().unwrap_or(libc::EINVAL)));
     installed.map_err(io::Error::from_raw_os_error)?;
     let stack = SignalStack::new()?;
     // Set already only if a signal handler ran in between and called this too. Then the second stack is dropped and freed.
     let _ = SIGNAL_STACK.try_with(|cell| cell.set(stack));
     Ok(())
+}
+
+/// Takes signals out of this thread's mask. A program with a thread for signals blocks them all in the others.
+fn unblock(signals: &[c_int]) {
+    // SAFETY: all zero is a valid sigset_t, and the calls change this set and the mask of this thread. They are safe in a handler.
+    unsafe {
+        let mut set = mem::zeroed();
+        libc::sigemptyset(&mut set);
+        for signal in signals {
+            libc::sigaddset(&mut set, *signal);
+        }
+        libc::pthread_sigmask(libc::SIG_UNBLOCK, &set, ptr::null_mut());
+    }
 }
 
 fn install_handler() -> io::Result<()> {
@@ -129,6 +144,7 @@ fn report(top: usize, stack_bytes: usize) -> ! {
     );
     text.print();
     if let Some(describe) = DESCRIBE.get() {
+        unblock(&[libc::SIGALRM]);
         // SAFETY: SIG_DFL is no function, and SIGNALS and SIGALRM are signals of the system, so the kernel runs no code of ours for them.
         // From here on a fault, or a lock that is held, ends the process.
         unsafe {

@@ -3,7 +3,7 @@
 use crate::child;
 use osier_coro::stack::{Config, GUARD_BYTES, Guard, MIN_STACK_BYTES, Pool};
 use osier_coro::{Coroutine, Stack, overflow};
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::panic::Location;
 use std::process::Output;
 use std::sync::OnceLock;
@@ -91,6 +91,44 @@ fn an_unnamed_fiber_on_a_bare_thread_with_mprotect_guards_is_reported() {
         "an_unnamed_fiber_on_a_bare_thread_with_mprotect_guards_is_reported",
         "mprotect",
         &parts,
+    );
+}
+
+/// A program with a thread for signals blocks them all in every other thread. The description here does not end by itself.
+#[test]
+fn an_overflow_is_reported_and_ends_in_threads_that_block_all_signals() {
+    const TEST: &str = "an_overflow_is_reported_and_ends_in_threads_that_block_all_signals";
+    if child::is_child("blocked") {
+        std::thread::spawn(|| {
+            std::thread::sleep(std::time::Duration::from_secs(60));
+            // SAFETY: a plain call.
+            unsafe { libc::_exit(3) }
+        });
+        overflow::describe_by(|_| {
+            loop {
+                std::thread::sleep(std::time::Duration::from_secs(1));
+            }
+        });
+        let pool = Pool::new(Config::default()).unwrap();
+        on_fiber(&pool, Some("deep reader"), Location::caller(), || {
+            eprintln!("returned {}", recurse(0))
+        });
+    }
+    let mut command = child::command(TEST, "blocked");
+    // SAFETY: the closure makes plain calls, and the set is initialised before it is read. The mask survives exec.
+    unsafe {
+        command.pre_exec(|| {
+            let mut all = std::mem::zeroed();
+            libc::sigfillset(&mut all);
+            libc::sigprocmask(libc::SIG_BLOCK, &all, std::ptr::null_mut());
+            Ok(())
+        })
+    };
+    let out = command.output().unwrap();
+    assert_eq!(out.status.signal(), Some(libc::SIGALRM), "{out:?}");
+    assert!(
+        String::from_utf8_lossy(&out.stderr).contains("fiber 'deep reader'"),
+        "{out:?}"
     );
 }
 
