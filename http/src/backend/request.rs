@@ -134,9 +134,16 @@ impl<'o> RequestWriter<'o> {
         Ok(())
     }
 
-    /// Adds fields that [`FieldLines`] has checked.
+    /// Adds fields that [`FieldLines`] has checked. Host, which they may have, is left out.
     pub fn lines(&mut self, fields: &FieldLines) {
-        self.out.extend_from_slice(fields.as_bytes());
+        match fields.first("host") {
+            None => self.out.extend_from_slice(fields.as_bytes()),
+            Some(_) => {
+                let mut others = fields.clone();
+                others.remove("host");
+                self.out.extend_from_slice(others.as_bytes());
+            }
+        }
     }
 
     /// Asks the backend to switch this connection to `protocol`.

@@ -64,7 +64,7 @@ rejects! {
     ContentLengthRepeated = 400, "more than one Content-Length field";
     TransferEncoding = 400, "a Transfer-Encoding that is not exactly `chunked`";
     TransferEncodingRepeated = 400, "more than one Transfer-Encoding field";
-    TransferEncodingIn10 = 400, "Transfer-Encoding in an HTTP/1.0 request";
+    TransferEncodingIn10 = 400, "Transfer-Encoding in an HTTP/1.0 message";
     TransferCoding = 501, "a transfer coding other than `chunked`";
     LengthAndEncoding = 400, "both Content-Length and Transfer-Encoding";
     UpgradeWithBody = 400, "Upgrade in a request that has a body";

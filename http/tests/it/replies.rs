@@ -4,8 +4,8 @@
 use crate::cut::cut;
 use crate::reply_table::{Expected, VECTORS};
 use osier_http::{
-    BodyDecoder, BodyLength, Head, HeadScanner, HeaderError, LAST_CHUNK, Limits, Method, Reject, Reply, ReplyLength,
-    ReplyScanner, RequestWriter, Slots, write_chunk,
+    BodyDecoder, BodyLength, FieldLines, Head, HeadScanner, HeaderError, LAST_CHUNK, Limits, Method, Reject, Reply,
+    ReplyLength, ReplyScanner, RequestWriter, Slots, write_chunk,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -214,6 +214,15 @@ fn a_request_frames_itself_and_nothing_else_can() {
         assert_eq!(head.header(refused, b"1"), Err(HeaderError::Reserved), "{refused}");
     }
     assert_eq!(out, b"before", "an unfinished head leaves no byte");
+    let mut lines = FieldLines::new();
+    for (name, value) in [("a", "1"), ("Host", "b"), ("c", "2")] {
+        lines.push(name, value.as_bytes()).unwrap();
+    }
+    let mut passed = Vec::new();
+    let mut head = RequestWriter::begin(&mut passed, "GET", "/", "a").unwrap();
+    head.lines(&lines);
+    head.finish(BodyLength::None);
+    assert_eq!(passed, b"GET / HTTP/1.1\r\nhost: a\r\na: 1\r\nc: 2\r\n\r\n");
     for (method, target, host) in [
         ("G T", "/", "a"),
         ("", "/", "a"),
