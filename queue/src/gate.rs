@@ -14,6 +14,8 @@
 //!
 //! A producer that must not empty the queue itself, because it may hold a lock, leaves that to another thread by [`Leftovers`].
 
+use std::mem;
+
 use crate::sync::{AtomicBool, AtomicUsize, Ordering, fence};
 
 /// Says whether the consumer of a queue has ended.
@@ -96,11 +98,20 @@ impl Leftovers {
         self.pushes.fetch_add(1, Ordering::AcqRel) == 0
     }
 
-    /// Calls `empty` until it has begun after the last push. Then nobody has the duty.
+    /// Calls `empty` until it has begun after the last push. Then nobody has the duty. If it panics, nobody has it either, and the next
+    /// producer tries again.
     pub fn answer(&self, mut empty: impl FnMut()) {
+        struct Duty<'a>(&'a Leftovers);
+        impl Drop for Duty<'_> {
+            fn drop(&mut self) {
+                self.0.give_up();
+            }
+        }
         let mut seen = self.pushes.load(Ordering::Acquire);
         while seen > 0 {
+            let duty = Duty(self);
             empty();
+            mem::forget(duty);
             seen = self.pushes.fetch_sub(seen, Ordering::AcqRel) - seen;
         }
     }
@@ -108,5 +119,20 @@ impl Leftovers {
     /// Gives the duty back: no thread can be had. The next producer tries again.
     pub fn give_up(&self) {
         self.pushes.store(0, Ordering::Release);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+    #[test]
+    fn a_panic_gives_the_duty_back() {
+        let leftovers = Leftovers::new();
+        assert!(leftovers.add() && !leftovers.add());
+        let answer = AssertUnwindSafe(|| leftovers.answer(|| resume_unwind(Box::new("a destructor's own"))));
+        assert!(catch_unwind(answer).is_err());
+        assert!(leftovers.add(), "the next push is answered");
     }
 }
