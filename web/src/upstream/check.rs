@@ -13,6 +13,9 @@ use crate::conn::transport::Transport;
 /// Maximum bytes of a check's response head.
 const HEAD_BYTES: usize = 16 << 10;
 
+/// The most heads of one response, the final one included.
+const HEADS_MAX: usize = 16;
+
 /// An active check of backends: the method, the interval and the thresholds.
 ///
 /// ```
@@ -155,12 +158,20 @@ impl Http {
             ..Limits::DEFAULT
         };
         let (mut scanner, mut response) = (ReplyScanner::new(), Vec::new());
-        loop {
+        let mut heads = 0;
+        while heads < HEADS_MAX {
             if let Some(end) = scanner.scan(&response, &limits).map_err(io::Error::other)? {
                 let mut slots: Slots = Slots::new();
                 let reply =
                     Reply::parse(&response[..end], &mut slots, &limits, Method::Get).map_err(io::Error::other)?;
-                return Ok(reply.status());
+                if !reply.is_interim() {
+                    return Ok(reply.status());
+                }
+                // The final head follows.
+                response.drain(..end);
+                scanner = ReplyScanner::new();
+                heads += 1;
+                continue;
             }
             let mut piece = [0; 1024];
             match stream.read(&mut piece)? {
@@ -168,5 +179,6 @@ impl Http {
                 count => response.extend_from_slice(&piece[..count]),
             }
         }
+        Err(io::Error::other("too many interim responses"))
     }
 }

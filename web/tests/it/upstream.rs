@@ -483,6 +483,37 @@ fn active_checks_take_a_backend_out_and_bring_it_back_without_a_request() {
 }
 
 #[test]
+fn a_check_goes_by_the_status_behind_interim_responses() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (addr, checks) = (listener.local_addr().unwrap(), Arc::new(AtomicUsize::new(0)));
+    let begun = Arc::clone(&checks);
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            begun.fetch_add(1, Ordering::SeqCst);
+            let _ = stream.read(&mut [0; 1024]);
+            for piece in [
+                "HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\nHTTP/1.1 1",
+                "02 Processing\r\n\r\nHTTP/1.1 200 OK\r\n\r\n",
+            ] {
+                let _ = stream.write_all(piece.as_bytes());
+            }
+        }
+    });
+    let check = Check::http("/")
+        .every(Duration::from_millis(10))
+        .limit(PATIENCE)
+        .fall(1);
+    let upstream = group(&[addr]).check(check).build().unwrap();
+    run(|| {
+        upstream.start();
+        // By then two have ended.
+        eventually_on_fiber("the third check", || checks.load(Ordering::SeqCst) >= 3);
+        assert!(upstream.stats()[0].is_in);
+    });
+}
+
+#[test]
 fn an_upstream_without_backends_or_with_too_many_is_refused() {
     let error = group(&[]).build().unwrap_err();
     assert_eq!(error.to_string(), "upstream test has 0 backends: give it 1 to 64");
