@@ -1,6 +1,6 @@
 //! The routes with a database, against a real PostgreSQL. Without one the test prints that it is skipped.
 
-use osier_mixing::peer::Peer;
+use osier_peers::peer::Peer;
 use osier_postgres::Pool;
 use osier_web::test::Client;
 use serde_json::{Value, json};
@@ -46,7 +46,7 @@ fn the_routes_with_a_database() {
         Err(why) => return println!("skipped: {why}"),
     };
     let folder = Folder::new();
-    osier_mixing::run(|| {
+    osier_peers::run(|| {
         let url = format!("host={} user=osier dbname=postgres", server.directory().display());
         let pool = Pool::connect(&url, 1).unwrap();
         pool.get().unwrap().batch_execute(TABLES).unwrap();

@@ -200,7 +200,7 @@ fn messages_come_back() {
 fn pipelined_requests_are_answered_in_order() {
     let folder = Folder::new();
     let settings = folder.settings();
-    osier_mixing::run(|| {
+    osier_peers::run(|| {
         let app = App::open(&settings).unwrap();
         let server = listen(&settings, &app, Port::Http, "127.0.0.1:0").unwrap();
         let (addr, stop) = (server.local_addr(), server.handle());
@@ -249,7 +249,7 @@ fn each_port_speaks_its_protocol() {
     let settings = folder.settings();
     let ports = [Port::Http, Port::Https, Port::H2c, Port::H2];
     assert_eq!(settings.ports().map(|(port, _)| port).collect::<Vec<_>>(), ports);
-    osier_mixing::run(|| {
+    osier_peers::run(|| {
         let app = App::open(&settings).unwrap();
         let mut handles = vec![];
         let [http, https, h2c, h2] = ports.map(|port| {

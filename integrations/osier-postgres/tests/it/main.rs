@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use osier_mixing::peer::Peer;
+use osier_peers::peer::Peer;
 use osier_postgres::{Config, Connection, Error, Pipeline, Pool, SqlState, Transaction, types::Type};
 
 fn url(server: &Peer) -> String {

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use osier_mixing::peer::Peer;
+use osier_peers::peer::Peer;
 use osier_postgres::types::Type;
 use osier_postgres::{Connection, Error, Pool, SqlState};
 use tokio_postgres::binary_copy::BinaryCopyInWriter;
