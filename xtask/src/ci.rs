@@ -1,7 +1,7 @@
 //! `cargo xtask ci`: everything that must hold before a change lands.
 //!
 //! The steps are fmt, tidy, deny, manual, clippy, rustdoc and all of `test/`. A failed step does not hide the findings of the next one.
-//! `unchanged.rs` leaves a step out when nothing that it looks at has changed, and the tests of a crate when nothing below it has.
+//! `unchanged/` leaves a step out when nothing that it looks at has changed, and the tests of a crate when nothing below it has.
 
 use crate::step::{self, Outcome, cargo};
 use crate::test::{self, LIMIT, Lane, STEPS, Step, Work};
@@ -41,7 +41,7 @@ const LINTS: &[Step] = &[
     },
     Step {
         name: "rustdoc",
-        work: Work::Check(rustdoc),
+        work: Work::Compile(rustdoc),
     },
     Step {
         name: "clippy-mixing",
@@ -63,6 +63,7 @@ pub fn main() -> ExitCode {
     let left_out = unchanged::left_out();
     steps.retain(|step| left_out.steps.iter().all(|outcome| outcome.name != step.name));
     test::leave_out(left_out.tests);
+    test::mixing::leave_out(left_out.mixing);
     test::linted::ask();
     let mut outcomes = test::run(&steps);
     outcomes.extend(left_out.steps);
@@ -109,7 +110,7 @@ fn clippy() -> Outcome {
 
 /// `mixing/` is code to be copied, and a workspace of its own, with the crates of `integrations/`.
 fn clippy_mixing() -> Outcome {
-    test::MIXING.lints("clippy-mixing")
+    test::mixing::TESTS.lints("clippy-mixing")
 }
 
 /// Lints the program that no integration test builds.
@@ -127,7 +128,7 @@ pub fn linted(name: &str, command: &mut Command) -> Outcome {
 
 /// Documents what others read. The examples and tools alone would have 20 s of CPU time of dependencies checked.
 fn rustdoc() -> Outcome {
-    let mut command = test::checked();
+    let mut command = cargo();
     command
         .args(["doc", "--workspace", "--locked", "--no-deps", COUNTABLE])
         .args(["osier-examples", "testkit", "xtask"].map(|name| format!("--exclude={name}")))

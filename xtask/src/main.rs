@@ -28,8 +28,7 @@ usage: cargo xtask COMMAND
   quick [CRATE]    fmt, clippy and the tests of one crate; of all crates, the unit tests
   test [STEP]...   every test; installs the programs that tests talk to, and asks before it installs large ones
                    steps: peers tests portable valgrind miri loom docs mixing mixing-docs poll-backend corpus fuzz asan
-                   bench instructions features-{poll,http,osier,tls,web} api package targets; only if named: aarch64
-                   aws-lc-rs
+                   bench instructions features api package targets; only if named: aarch64 aws-lc-rs
   ci               fmt, tidy, clippy, rustdoc and all of `test`
   api [--write]    compares the lists of the public API in docs/internal/api with the source, or writes them
   deny [notices]   licences, duplicate versions, bans and advisories of the dependencies: deny.toml

@@ -5,9 +5,9 @@
 //! list, are made for that alone. Rustdoc and the program use the stable toolchain, and what other steps have compiled: the nightly toolchain
 //! would compile every dependency again.
 
-use super::{LIMIT, Step, TOOLS, Work, checked, checked_target_dir, features, is_left_out, run};
+use super::{LIMIT, Step, TOOLS, Work, features, is_left_out, run, target_dir};
 use crate::root;
-use crate::step::{self, Outcome};
+use crate::step::{self, Outcome, cargo};
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -38,7 +38,7 @@ pub fn main(args: &[String]) -> ExitCode {
     };
     let step = Step {
         name: "api",
-        work: Work::Check(work),
+        work: Work::Compile(work),
     };
     step::report(&run(&[step]), start.elapsed())
 }
@@ -50,8 +50,8 @@ pub fn compare() -> Outcome {
 
 /// Makes the lists of all libraries and gives each to `check`, with the path of the list that is checked in.
 fn with_lists(lints: &str, check: fn(&Path, &str) -> Vec<String>) -> Outcome {
-    let documents = checked_target_dir().join("doc");
-    let mut rustdoc = checked();
+    let documents = target_dir().join("doc");
+    let mut rustdoc = cargo();
     rustdoc.args(["doc", "--locked", "--no-deps", "--lib", "-p", "osier-macros"]);
     let libraries: Vec<&str> = LIBRARIES
         .iter()
@@ -82,7 +82,6 @@ fn with_lists(lints: &str, check: fn(&Path, &str) -> Vec<String>) -> Outcome {
     };
     let mut made = runs(&mut rustdoc);
     if made {
-        // The tests' directory has its dependencies compiled. In the other one they would take 9 s of CPU time.
         let tools = match TOOLS.executables() {
             Ok(tools) => tools,
             Err(outcome) => {

@@ -1,85 +1,91 @@
-//! The steps `features-*`: every feature compiles without the others.
+//! The step `features`: every feature compiles without the others.
 //!
-//! A check of each feature alone takes osier-web 26 runs. For each change it takes three: no feature, and two halves, of which each feature
-//! is in one. The step `api` has every crate with all features at once. Each feature alone is tried once a week, and where a person names the
-//! step.
+//! A check of each feature alone takes osier-web 26 runs, once a week and where a person names the step. A change has the crates checked in one
+//! run, without features. Two other steps have the rest: `instructions` builds them with some features and fails at a warning, and `api` has
+//! every feature at once. So a feature that needs the code of another one shows each day only if it is one of those that are counted.
 
-use super::{LIMIT, Step, Work, checked};
-use crate::step::{self, Outcome};
+use super::LIMIT;
+use crate::step::{self, Outcome, cargo};
 use crate::{root, unchanged};
 use std::time::Duration;
 
-/// A package whose features are tried, in a step of its own.
+/// A package whose features are tried.
 struct Package {
-    step: &'static str,
     folder: &'static str,
     name: &'static str,
-    /// Features of every set, because the package does not compile without them.
+    /// The feature of every set, because the package does not compile without it.
     base: &'static str,
 }
 
-const fn package_in(step: &'static str, folder: &'static str, name: &'static str) -> Package {
-    Package {
-        step,
-        folder,
-        name,
-        base: "",
-    }
+const fn package_in(folder: &'static str, name: &'static str) -> Package {
+    Package { folder, name, base: "" }
 }
 
 const PACKAGES: [Package; 5] = [
-    package_in("features-poll", "poll", "osier-poll"),
-    package_in("features-http", "http", "osier-http"),
-    package_in("features-osier", "runtime", "osier"),
+    package_in("poll", "osier-poll"),
+    package_in("http", "osier-http"),
+    package_in("runtime", "osier"),
     // It needs a provider of cryptography.
     Package {
-        base: "ring,",
-        ..package_in("features-tls", "tls", "osier-tls")
+        base: "ring",
+        ..package_in("tls", "osier-tls")
     },
-    package_in("features-web", "web", "osier-web"),
+    package_in("web", "osier-web"),
 ];
-
-/// The step of a package.
-pub const fn step<const PACKAGE: usize>() -> Step {
-    Step {
-        name: PACKAGES[PACKAGE].step,
-        work: Work::Check(features::<PACKAGE>),
-    }
-}
 
 /// A feature that takes half a minute of CPU time to build. The step `aws-lc-rs` builds it.
 const SLOW: &str = "aws-lc-rs";
 
-/// Checks a crate without features, with some of them, and, unless the run is short, with all of them.
-fn features<const PACKAGE: usize>() -> Outcome {
-    let Package {
-        step,
-        folder,
-        name,
-        base,
-    } = &PACKAGES[PACKAGE];
-    let (mut count, mut wrong) = (0, vec![]);
-    let features = tried(folder);
-    for set in sets(&features) {
-        let mut command = checked();
-        command
-            .args(["check", "--locked", "-p", name, "--lib", "--no-default-features"])
-            .args(["--features", &format!("{base}{set}")]);
+/// Checks all crates without features, or, unless the run is short, each with sets of them.
+pub fn check() -> Outcome {
+    let runs: Vec<Vec<String>> = match unchanged::is_short() {
+        true => vec![without()],
+        false => PACKAGES.iter().flat_map(of_package).collect(),
+    };
+    let mut wrong = vec![];
+    for run in &runs {
+        let mut command = cargo();
+        command.args(["check", "--locked", "--lib", "--no-default-features"]);
+        command.args(run);
         // A warning is a sign of code that only another feature uses.
         let mut has_warning = false;
         let ok = step::run(&mut command, LIMIT, |line| {
             has_warning |= line.starts_with("warning");
             true
         });
-        count += 1;
         if !ok || has_warning {
-            wrong.push(format!("{name} with {base}{set}"));
+            wrong.push(run.join(" "));
         }
     }
     Outcome {
         complaints: wrong.clone(),
-        ..Outcome::one_check(step, wrong.is_empty(), count, "sets of features", Duration::ZERO)
+        ..Outcome::one_check(
+            "features",
+            wrong.is_empty(),
+            runs.len(),
+            "sets of features",
+            Duration::ZERO,
+        )
     }
+}
+
+/// Cargo's options for all packages that compile without features. `ring` alone would have its C code compiled once more.
+fn without() -> Vec<String> {
+    let packages = PACKAGES.iter().filter(|package| package.base.is_empty());
+    packages
+        .flat_map(|package| ["-p".into(), package.name.into()])
+        .collect()
+}
+
+/// Cargo's options for each set of features of a package.
+fn of_package(package: &Package) -> Vec<Vec<String>> {
+    let Package { folder, name, base } = package;
+    let options = |set: String| {
+        ["-p", name, "--features", &format!("{base},{set}")]
+            .map(String::from)
+            .to_vec()
+    };
+    sets(&tried(folder)).into_iter().map(options).collect()
 }
 
 /// The features of the package in this folder, without the default and the slow one.
@@ -90,22 +96,14 @@ pub fn tried(folder: &str) -> Vec<String> {
     features
 }
 
-/// The sets to try: no feature, and the halves, or each alone and all.
+/// The sets to try: no feature, each alone, and all.
 fn sets(features: &[String]) -> Vec<String> {
-    let some = match unchanged::is_short() {
-        true => halves(features),
-        false => features.iter().cloned().chain([features.join(",")]).collect(),
-    };
-    [String::new()].into_iter().chain(some).collect()
-}
-
-/// Two sets: every other feature, and the rest.
-fn halves(features: &[String]) -> Vec<String> {
-    let half = |first: usize| {
-        let of_half = features.iter().skip(first).step_by(2);
-        of_half.map(String::as_str).collect::<Vec<_>>().join(",")
-    };
-    [half(0), half(1)].into_iter().filter(|half| !half.is_empty()).collect()
+    let alone = features.iter().cloned();
+    [String::new()]
+        .into_iter()
+        .chain(alone)
+        .chain([features.join(",")])
+        .collect()
 }
 
 /// The names in the table `[features]` of a manifest.
@@ -133,25 +131,21 @@ mod tests {
     }
 
     #[test]
-    fn a_step_that_a_person_names_tries_no_feature_all_and_each_alone() {
+    fn no_feature_each_alone_and_all_are_tried() {
         let features = ["a", "b", "c"].map(String::from);
         assert_eq!(sets(&features), ["", "a", "b", "c", "a,b,c"]);
+        let poll = of_package(&PACKAGES[0]);
+        assert_eq!(poll[1], ["-p", "osier-poll", "--features", ",portable"]);
     }
 
     #[test]
-    fn each_feature_is_in_one_half() {
-        let features = ["a", "b", "c", "d", "e"].map(String::from);
-        assert_eq!(halves(&features), ["a,c,e", "b,d"]);
-        assert_eq!(halves(&features[..1]), ["a"]);
-        assert_eq!(halves(&[]), [""; 0]);
-    }
-
-    #[test]
-    fn each_package_has_its_step() {
-        for package in &PACKAGES {
-            let of = super::super::STEPS.iter().filter(|step| step.name == package.step);
-            assert_eq!(of.count(), 1, "{}", package.step);
-        }
+    fn packages_are_checked_without_features() {
+        let options = without();
+        assert_eq!(options.len(), 8);
+        assert!(
+            options.ends_with(&["-p".to_string(), "osier-web".to_string()]),
+            "{options:?}"
+        );
     }
 
     #[test]

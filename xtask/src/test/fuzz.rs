@@ -26,10 +26,11 @@ const FLAGS: &[&str] = &[
     "-Ccodegen-units=1",
 ];
 
+/// Builds the targets beside the tests, which have built some of their dependencies.
 pub fn build_corpus() -> Built {
     let mut command = cargo();
     command.args(["build", "--manifest-path", "fuzz/Cargo.toml", "--bins"]);
-    command.env("CARGO_TARGET_DIR", target_dir().join("corpus"));
+    command.env("CARGO_TARGET_DIR", target_dir());
     executables::build("corpus", &mut command, LIMIT)
 }
 

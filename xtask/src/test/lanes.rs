@@ -9,7 +9,6 @@
 use super::executables::{Built, Executable};
 use crate::step::{self, Outcome};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::{Duration, Instant};
 
@@ -23,7 +22,7 @@ pub struct Step {
 /// The parts of a step.
 #[derive(Clone, Copy)]
 pub enum Work {
-    /// Reads the source, or checks types by [`super::checked`], and is done.
+    /// Reads the source and is done.
     Check(fn() -> Outcome),
     /// Compiles in the shared directory and is done.
     Compile(fn() -> Outcome),
@@ -73,17 +72,9 @@ const NICE: u8 = 5;
 const NICER: u8 = 10;
 const NICEST: u8 = 19;
 
-static OVERLAP: AtomicBool = AtomicBool::new(false);
-
-/// Whether several steps run.
-pub fn overlap() -> bool {
-    OVERLAP.load(Relaxed)
-}
-
 /// Runs the steps and returns their outcomes in the same order.
 pub fn run(steps: &[Step]) -> Vec<Outcome> {
     let is_alone = steps.len() == 1;
-    OVERLAP.store(!is_alone, Relaxed);
     let outcomes: Mutex<Vec<Option<Outcome>>> = Mutex::new(steps.iter().map(|_| None).collect());
     let finish = |place: usize, outcome: Outcome| {
         outcomes.lock().expect("no step panics while it holds the lock")[place] = Some(outcome);
