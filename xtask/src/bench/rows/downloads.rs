@@ -38,6 +38,7 @@ pub fn rows(plan: &Plan) -> Vec<Row<'_>> {
     let compressed = |coding, start: fn(&Plan, u16) -> Result<Server, String>| {
         move || {
             let backend = backend(plan)?;
+            backend.check(LARGE, &text())?;
             measured(start(plan, backend.port)?, "/", coding)
         }
     };
