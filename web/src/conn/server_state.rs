@@ -1,11 +1,10 @@
 //! The state that the workers of a server share.
 
 use std::net::SocketAddr;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
-use osier::Cancelled;
 use osier::net::Stream;
 use osier::sync::Event;
 use osier_http::Limits;
@@ -66,9 +65,10 @@ pub(crate) struct ServerState {
 }
 
 impl ServerState {
+    /// Calls the hook for the log, which may wait as that of [`report`](ServerState::report).
     #[cold]
     pub(crate) fn log(&self, record: &Record<'_>) {
-        (self.log)(record);
+        osier::shield(|| (self.log)(record));
     }
 
     /// Makes the byte stream of a new connection.
@@ -148,16 +148,16 @@ impl ServerState {
     }
 
     /// Calls the hook. Its panic goes no further than the log, because the caller has counted the connection and must go on to serve it, or
-    /// runs in a destructor.
+    /// runs in a destructor. A shutdown cancels the fiber that accepts, and that must not unwind from a hook that waits, either: it would
+    /// lose the connection, and those in the backlog.
     fn report(&self, event: ConnectionEvent) {
         let Some(hook) = &self.on_connection else { return };
-        let Err(payload) = catch_unwind(AssertUnwindSafe(|| hook(event))) else {
-            return;
-        };
-        if Cancelled::is_payload(&*payload) {
-            resume_unwind(payload);
-        }
-        let text = format_args!("the hook of 'on_connection' {}", how_it_panicked(&*payload));
+        let called = osier::shield(|| {
+            let called = catch_unwind(AssertUnwindSafe(|| hook(event)));
+            called.map_err(|payload| how_it_panicked(&*payload))
+        });
+        let Err(how) = called else { return };
+        let text = format_args!("the hook of 'on_connection' {how}");
         // The hook for the log may panic, too.
         let _ = catch_unwind(AssertUnwindSafe(|| self.log(&Record::new(Level::Error, text))));
     }

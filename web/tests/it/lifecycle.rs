@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::common::{Client, PATIENCE, eventually, forever, site, site_with};
 use osier_web::http::StatusCode;
-use osier_web::{Limits, Request, Response, Route, Router, Server, Timeouts};
+use osier_web::{ConnectionEvent, Limits, Request, Response, Route, Router, Server, Timeouts};
 
 const MIB: usize = 1 << 20;
 
@@ -368,6 +368,28 @@ fn a_hook_that_panics_costs_no_connection_and_no_place() {
         site.logged("the hook of 'on_connection' panicked: at Closed(")
     });
     assert!(!site.logged("the fiber that accepts"));
+}
+
+/// The shutdown cancelled the fiber that accepts within the hook: the connection was lost, and so were those in the backlog.
+#[test]
+fn a_hook_that_waits_at_the_shutdown_costs_no_connection() {
+    let hook = |event| {
+        if event == ConnectionEvent::Opened {
+            osier::sleep(Duration::from_millis(300));
+        }
+    };
+    let server = Server::new(Router::new().get("/", |_| "hi")).on_connection(hook);
+    let site = site_with(1, server, |server| server.bind("127.0.0.1:0"));
+    let mut clients: Vec<Client> = (0..4).map(|_| site.connect()).collect();
+    for client in &mut clients {
+        client.send("GET / HTTP/1.1\r\nHost: t\r\n\r\n");
+    }
+    eventually("one is accepted", || site.connections.count() > 0);
+    site.stop.shutdown();
+    for client in &mut clients {
+        assert_eq!(client.reply().text(), "hi");
+    }
+    assert_eq!(site.ended.recv_timeout(PATIENCE), Ok(0));
 }
 
 #[test]
