@@ -56,9 +56,12 @@ const LINTS: &[Step] = &[
 pub fn main() -> ExitCode {
     let start = Instant::now();
     // Steps that run something come first, so that tests wait while others compile.
-    let (run, rest): (Vec<Step>, Vec<Step>) = STEPS
-        .iter()
-        .partition(|step| matches!(step.work, Work::Both(..) | Work::Apart(..) | Work::Run(_)));
+    let (run, rest): (Vec<Step>, Vec<Step>) = STEPS.iter().partition(|step| {
+        matches!(
+            step.work,
+            Work::AsBuilt(..) | Work::Both(..) | Work::Apart(..) | Work::Run(_)
+        )
+    });
     let mut steps = [QUICK, &run, PRINTED, LINTS, &rest].concat();
     let left_out = unchanged::left_out();
     steps.retain(|step| left_out.steps.iter().all(|outcome| outcome.name != step.name));

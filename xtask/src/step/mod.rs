@@ -45,6 +45,15 @@ pub struct Outcome {
 }
 
 impl Outcome {
+    /// This step with what another part of it found, and the CPU time of that part.
+    pub fn with(mut self, other: Outcome) -> Outcome {
+        self.passed += other.passed;
+        self.failed += other.failed;
+        self.complaints.extend(other.complaints);
+        self.cpu += other.cpu;
+        self
+    }
+
     /// A step that could not run at all.
     pub fn skipped(name: &str, why: String) -> Outcome {
         say(&format!("skipped: {name}: {why}"));

@@ -7,6 +7,7 @@ use crate::step::{self, Ended, Outcome, Tally};
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Mutex;
+use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 /// How many executables run at the same time, and how many tests of each.
@@ -46,6 +47,12 @@ impl Executable {
         WAITING.contains(&(package.as_str(), target))
     }
 
+    /// The order in which executables run: the greatest first.
+    fn urgency(&self) -> (bool, u64) {
+        let bytes = std::fs::metadata(&self.file).map_or(0, |file| file.len());
+        (self.waits(), bytes)
+    }
+
     /// Reads a message of cargo; `None` if it is about something else than a test, or an executable if `all`.
     fn read(message: &str, all: bool) -> Option<Executable> {
         let is_artifact = message.contains(r#""reason":"compiler-artifact""#);
@@ -83,11 +90,16 @@ pub struct Made {
 
 /// Builds executables. `command` is `cargo test`, whose tests it returns, or `cargo build`.
 pub fn build(name: &str, command: &mut Command, limit: Duration) -> Built {
-    Ok(make(name, command, limit)?.executables)
+    Ok(make(name, command, limit, |_| {})?.executables)
 }
 
-/// As [`build`], with more of the result.
-pub fn make(name: &str, command: &mut Command, limit: Duration) -> Result<Made, Box<Outcome>> {
+/// As [`build`], with more of the result. `each` takes an executable as soon as it is built.
+pub fn make(
+    name: &str,
+    command: &mut Command,
+    limit: Duration,
+    mut each: impl FnMut(&Executable),
+) -> Result<Made, Box<Outcome>> {
     let is_test = command.get_args().any(|arg| arg == "test");
     if is_test {
         command.arg("--no-run");
@@ -97,7 +109,10 @@ pub fn make(name: &str, command: &mut Command, limit: Duration) -> Result<Made, 
     let mut complaints = vec![];
     let ok = step::run(command, limit, |line| {
         if line.starts_with('{') {
-            made.executables.extend(Executable::read(line, !is_test));
+            if let Some(executable) = Executable::read(line, !is_test) {
+                each(&executable);
+                made.executables.push(executable);
+            }
             made.targets += usize::from(is_own_target(line));
             return false;
         }
@@ -152,16 +167,43 @@ pub fn run(name: &str, executables: Vec<Executable>, plan: &Plan, limit: Duratio
 
 /// Runs executables, each with its plan: [`AT_ONCE`] at a time, those that wait for long first, then the largest ones.
 pub fn run_each(name: &str, mut jobs: Vec<(Executable, Plan)>, limit: Duration) -> Outcome {
+    jobs.sort_by_key(|(executable, _)| executable.urgency());
+    let jobs = Mutex::new(jobs);
+    run_next(name, || jobs.lock().expect(NO_PANIC).pop(), limit)
+}
+
+/// Runs executables that come from a build, in the same order as far as they are there, until the build ends.
+pub fn run_as_built(name: &str, built: Receiver<Executable>, limit: Duration) -> Outcome {
+    let waiting = Mutex::new((built, vec![]));
+    let next = || {
+        let mut waiting = waiting.lock().expect(NO_PANIC);
+        let (built, there) = &mut *waiting;
+        there.extend(built.try_iter());
+        if there.is_empty() {
+            there.push(built.recv().ok()?);
+        }
+        let (place, _) = there
+            .iter()
+            .enumerate()
+            .max_by_key(|(_, executable)| executable.urgency())?;
+        Some((there.swap_remove(place), Plan::default()))
+    };
+    run_next(name, next, limit)
+}
+
+/// Runs executables until `next` gives none, which waits for one if it must.
+fn run_next(name: &str, next: impl Fn() -> Option<(Executable, Plan)> + Sync, limit: Duration) -> Outcome {
     let start = Instant::now();
-    jobs.sort_by_key(|(executable, _)| {
-        let bytes = std::fs::metadata(&executable.file).map_or(0, |file| file.len());
-        (executable.waits(), bytes)
-    });
+    let jobs = Mutex::new(vec![]);
     let label = |executable: &Executable| format!("{}::{} ", executable.package(), executable.target);
-    let commands = jobs
-        .iter()
-        .map(|(executable, plan)| (label(executable), command(executable, plan)));
-    let (mut tally, ok) = counted(commands.collect(), limit);
+    let next = || {
+        let (executable, plan) = next()?;
+        let next = (label(&executable), command(&executable, &plan));
+        jobs.lock().expect(NO_PANIC).push((executable, plan));
+        Some(next)
+    };
+    let (mut tally, ok) = counted(next, limit);
+    let jobs = jobs.into_inner().expect(NO_PANIC);
     let failures = tally.failures().to_vec();
     if failures.len() <= UNSTEADY {
         for (program, test) in failures {
@@ -197,14 +239,14 @@ fn passes_alone(executable: &Executable, plan: &Plan, test: &str, limit: Duratio
 /// Runs commands that answer in the format of Rust's test harness, the last one first.
 pub fn run_commands(name: &str, commands: Vec<(String, Command)>, limit: Duration) -> Outcome {
     let start = Instant::now();
-    let (tally, ok) = counted(commands, limit);
+    let (tally, ok) = counted(each(commands), limit);
     tally.outcome(name, ok, start.elapsed())
 }
 
 /// Runs commands and counts their tests. False if one ended badly for another reason than a failed test.
-fn counted(commands: Vec<(String, Command)>, limit: Duration) -> (Tally, bool) {
+fn counted(next: impl Fn() -> Option<Labelled> + Sync, limit: Duration) -> (Tally, bool) {
     let (mut tally, mut ok) = (Tally::default(), true);
-    let cpu = each_of(commands, limit, |label, ended, lines| {
+    let cpu = each_of(next, limit, |label, ended, lines| {
         tally.begin(label);
         let result = lines.iter().rfind(|line| line.starts_with("test result: ")).cloned();
         lines.retain(|line| tally.take(line));
@@ -217,22 +259,30 @@ fn counted(commands: Vec<(String, Command)>, limit: Duration) -> (Tally, bool) {
     (tally, ok)
 }
 
-/// Runs commands, [`AT_ONCE`] at a time and the last one first, and returns their CPU time.
+/// A command and its name.
+pub type Labelled = (String, Command);
+
+/// Gives commands, the last one first. The lock is not held while one runs.
+pub fn each(commands: Vec<Labelled>) -> impl Fn() -> Option<Labelled> + Sync {
+    let waiting = Mutex::new(commands);
+    move || waiting.lock().expect(NO_PANIC).pop()
+}
+
+/// Runs commands until `next` gives none, [`AT_ONCE`] at a time, and returns their CPU time.
 ///
 /// `done` takes the label of a command that has ended, its end and its output. The lines that it leaves are printed.
 pub fn each_of(
-    commands: Vec<(String, Command)>,
+    next: impl Fn() -> Option<Labelled> + Sync,
     limit: Duration,
     done: impl FnMut(&str, &Ended, &mut Vec<String>) + Send,
 ) -> Duration {
     let niceness = step::niceness();
-    let waiting = Mutex::new(commands);
     let results = Mutex::new((done, Duration::ZERO, vec![]));
     std::thread::scope(|scope| {
         for _ in 0..AT_ONCE {
             scope.spawn(|| {
                 step::be_nice(niceness);
-                while let Some((label, mut command)) = next(&waiting) {
+                while let Some((label, mut command)) = next() {
                     let mut lines = vec![];
                     let ended = step::each_line(&mut command, limit, |line| lines.push(line.to_string()));
                     let mut results = results.lock().expect(NO_PANIC);
@@ -249,11 +299,6 @@ pub fn each_of(
     let (_, cpu, outputs) = results.into_inner().expect(NO_PANIC);
     outputs.iter().for_each(|line| step::say(line));
     cpu
-}
-
-/// Takes the next command. The lock is not held while it runs.
-fn next(waiting: &Mutex<Vec<(String, Command)>>) -> Option<(String, Command)> {
-    waiting.lock().expect(NO_PANIC).pop()
 }
 
 const NO_PANIC: &str = "no thread panics while it holds the lock";

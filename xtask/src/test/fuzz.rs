@@ -104,7 +104,7 @@ fn each(
 ) -> Outcome {
     let commands = built.iter().map(|target| (target.target.clone(), command(target)));
     let mut complaints = vec![];
-    let cpu = executables::each_of(commands.collect(), LIMIT, |target, ended, lines| {
+    let cpu = executables::each_of(executables::each(commands.collect()), LIMIT, |target, ended, lines| {
         read(lines);
         if !ended.ok {
             complaints.push(format!("{target} found something, see above"));

@@ -1,10 +1,10 @@
 //! Steps that overlap: while the tests of one step wait, the next step compiles.
 //!
-//! Five threads work, each on one step at a time. One compiles in the target directory of the tests. One compiles programs in directories of
-//! their own, and one checks, because cargo locks a directory and a check of one crate keeps one core busy. One runs tests, which mostly wait.
-//! One runs the programs that only compute. All but the tests are nice, so that the time limits of the tests do not depend on them. The thread
-//! that builds the tests is much less so than the others: the sooner the tests begin, the more of their waiting is used to compile. The output
-//! of a step appears at its end.
+//! Five threads work, each on one step at a time. One compiles in the target directory of the tests, which cargo locks, and one compiles programs
+//! in directories of their own. One reads sources. The first and the third help the second once they have nothing else to do: near the end of a
+//! run, a crate that is compiled as one unit would be all that runs. One thread runs tests, which mostly wait. One runs the programs that only
+//! compute. All but the tests are nice, so that the time limits of the tests do not depend on them. The thread that compiles the tests is less
+//! so than the others: the sooner the tests begin, the more of their waiting is used to compile. The output of a step appears at its end.
 
 use super::executables::{Built, Executable};
 use crate::step::{self, Outcome};
@@ -26,6 +26,11 @@ pub enum Work {
     Check(fn() -> Outcome),
     /// Compiles in the shared directory and is done.
     Compile(fn() -> Outcome),
+    /// Compiles in the shared directory, while the tests that are built already run.
+    AsBuilt(
+        fn(&Sender<Executable>) -> Result<(), Box<Outcome>>,
+        fn(Receiver<Executable>) -> Outcome,
+    ),
     /// Compiles in the shared directory, then runs the executables in a lane.
     Both(fn() -> Built, Lane, fn(Vec<Executable>) -> Outcome),
     /// Compiles in a directory of its own, then runs the executables in a lane.
@@ -67,10 +72,10 @@ impl Lanes {
 }
 
 /// The niceness of the thread that builds the tests; of that of computations, among which a server has clients with time limits; and of the
-/// other builds, which get a twentieth of a core that they and the tests' want.
+/// others. Those get a tenth of a core that they and the builds of the tests want. One of them builds the program that takes longest.
 const NICE: u8 = 5;
 const NICER: u8 = 10;
-const NICEST: u8 = 19;
+const NICEST: u8 = 15;
 
 /// Runs the steps and returns their outcomes in the same order.
 pub fn run(steps: &[Step]) -> Vec<Outcome> {
@@ -85,6 +90,11 @@ pub fn run(steps: &[Step]) -> Vec<Outcome> {
             println!("[{:>4} s] {name}: {what}", start.elapsed().as_secs());
         }
     };
+    let apart = steps.iter().enumerate().filter_map(|(place, step)| match step.work {
+        Work::Apart(compile, lane, run) => Some((place, compile, lane, run)),
+        _ => None,
+    });
+    let apart = Mutex::new(apart);
     let (to_tests, tests) = mpsc::channel::<Ready>();
     let (to_computations, computations) = mpsc::channel::<Ready>();
     let lanes = Lanes {
@@ -99,7 +109,7 @@ pub fn run(steps: &[Step]) -> Vec<Outcome> {
         }
     }
     std::thread::scope(|scope| {
-        let (finish, log) = (&finish, &log);
+        let (finish, log, apart) = (&finish, &log, &apart);
         let lane = |built: Receiver<Ready>, niceness: u8| {
             scope.spawn(move || {
                 if !is_alone {
@@ -139,17 +149,16 @@ pub fn run(steps: &[Step]) -> Vec<Outcome> {
             let run = Box::new(move || run(executables));
             Some(Ready { place, run, took })
         };
-        let apart = lanes.clone();
-        scope.spawn(move || {
+        let build_apart = move |lanes: &Lanes| {
             if !is_alone {
                 step::be_nice(NICEST);
             }
-            for (place, step) in steps.iter().enumerate() {
-                if let Work::Apart(compile, lane, run) = step.work {
-                    apart.send(lane, build(place, compile, run));
-                }
+            while let Some((place, compile, lane, run)) = next(apart) {
+                lanes.send(lane, build(place, compile, run));
             }
-        });
+        };
+        let (alone, after_checks) = (lanes.clone(), lanes.clone());
+        scope.spawn(move || build_apart(&alone));
         scope.spawn(move || {
             if !is_alone {
                 step::be_nice(NICEST);
@@ -161,6 +170,7 @@ pub fn run(steps: &[Step]) -> Vec<Outcome> {
                     log("done", step.name);
                 }
             }
+            build_apart(&after_checks);
         });
         if !is_alone {
             step::be_nice(NICE);
@@ -173,13 +183,38 @@ pub fn run(steps: &[Step]) -> Vec<Outcome> {
                     log("done", step.name);
                 }
                 Work::Both(compile, lane, run) => lanes.send(lane, build(place, compile, run)),
+                Work::AsBuilt(compile, run) => {
+                    let (to_run, built) = mpsc::channel();
+                    let (end, ended) = mpsc::channel::<Outcome>();
+                    let run = Box::new(move || {
+                        let outcome = run(built);
+                        outcome.with(ended.recv().unwrap_or_default())
+                    });
+                    let took = Default::default();
+                    lanes.send(Lane::Tests, Some(Ready { place, run, took }));
+                    log("compiles", step.name);
+                    let compiled = measured(is_alone, || match compile(&to_run) {
+                        Ok(()) => Outcome::default(),
+                        Err(outcome) => *outcome,
+                    });
+                    // The tests run until nothing more can come.
+                    drop(to_run);
+                    let _ = end.send(compiled);
+                    log("compiled", step.name);
+                }
                 Work::Check(_) | Work::Apart(..) | Work::Run(_) => {}
             }
         }
+        build_apart(&lanes);
         drop(lanes);
     });
     let outcomes = outcomes.into_inner().expect("no step panics while it holds the lock");
     outcomes.into_iter().flatten().collect()
+}
+
+/// Takes the next of the steps that several threads share. The lock is not held afterwards.
+fn next<T>(steps: &Mutex<impl Iterator<Item = T>>) -> Option<T> {
+    steps.lock().expect("no step runs while it is held").next()
 }
 
 /// Runs a part of a step, with its output held back unless it is alone, and measures it.
@@ -188,7 +223,7 @@ fn measured(is_alone: bool, part: impl FnOnce() -> Outcome) -> Outcome {
     let (start, cpu) = (Instant::now(), step::cpu_time());
     let mut outcome = part();
     outcome.took = start.elapsed();
-    outcome.cpu = step::cpu_time() - cpu;
+    outcome.cpu += step::cpu_time() - cpu;
     drop(held);
     outcome
 }
@@ -213,6 +248,13 @@ mod tests {
                 work: Work::Both(|| Ok(vec![]), Lane::Tests, |_| passed("both")),
             },
             Step {
+                name: "as built",
+                work: Work::AsBuilt(
+                    |_| Ok(()),
+                    |built| Outcome::one_check("as built", true, 1 + built.iter().count(), "things", Duration::ZERO),
+                ),
+            },
+            Step {
                 name: "compute",
                 work: Work::Both(|| Ok(vec![]), Lane::Computations, |_| passed("compute")),
             },
@@ -234,7 +276,58 @@ mod tests {
             },
         ];
         let names: Vec<String> = run(&steps).into_iter().map(|outcome| outcome.name).collect();
-        assert_eq!(names, ["run", "both", "compute", "compile", "check", "apart", "broken"]);
+        assert_eq!(
+            names,
+            [
+                "run", "both", "as built", "compute", "compile", "check", "apart", "broken"
+            ]
+        );
+    }
+
+    #[test]
+    fn tests_run_while_others_of_their_step_are_built() {
+        // The build goes on only once the first executable runs.
+        static MEETING: std::sync::Barrier = std::sync::Barrier::new(2);
+        let build = |built: &Sender<Executable>| -> Result<(), Box<Outcome>> {
+            let executable = Executable {
+                folder: "a".into(),
+                target: "it".into(),
+                file: "a/it".into(),
+            };
+            built.send(executable).unwrap();
+            MEETING.wait();
+            Err(Box::new(Outcome::one_check("tests", false, 0, "tests", Duration::ZERO)))
+        };
+        let steps = [Step {
+            name: "tests",
+            work: Work::AsBuilt(build, |built| {
+                let first = built.recv().unwrap();
+                MEETING.wait();
+                assert_eq!((first.target.as_str(), built.recv().is_err()), ("it", true));
+                passed("tests")
+            }),
+        }];
+        let outcome = run(&steps).remove(0);
+        assert_eq!(
+            (outcome.passed, outcome.failed),
+            (1, 1),
+            "a build that failed is a failure"
+        );
+    }
+
+    #[test]
+    fn threads_that_have_nothing_else_to_do_build_programs() {
+        // Each waits for the two others.
+        static MEETING: std::sync::Barrier = std::sync::Barrier::new(3);
+        fn meet() -> Built {
+            MEETING.wait();
+            Ok(vec![])
+        }
+        let steps = ["a", "b", "c"].map(|name| Step {
+            name,
+            work: Work::Apart(meet, Lane::Computations, |_| passed("run")),
+        });
+        assert_eq!(run(&steps).len(), 3);
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //! of their own. Only `cargo xtask ci` builds in this way: cargo keeps the artifacts of the two compilers apart, and people use the plain one.
 
 use super::LIMIT;
-use super::executables::{self, Built, Made};
+use super::executables::{self, Built, Executable, Made};
 use crate::step::{self, Outcome};
 use std::process::Command;
 use std::sync::{Mutex, OnceLock};
@@ -52,7 +52,12 @@ impl Tests {
 
     /// The executables.
     pub fn executables(&self) -> Built {
-        Ok(self.made()?.executables)
+        Ok(self.made(|_| {})?.executables)
+    }
+
+    /// Gives each executable to `each` as soon as it is built. Called before all else, or it gives none.
+    pub fn build(&self, each: impl FnMut(&Executable)) -> Result<(), Box<Outcome>> {
+        self.made(each).map(drop)
     }
 
     /// The result of the lints, as that of the step `name`: every warning is a failure.
@@ -60,7 +65,7 @@ impl Tests {
         if IS_ASKED.get() != Some(&true) {
             return Outcome::skipped(name, "no clippy (rustup component add clippy)".into());
         }
-        match self.made() {
+        match self.made(|_| {}) {
             Ok(made) => Outcome {
                 complaints: made.warnings.clone(),
                 ..Outcome::one_check(name, made.warnings.is_empty(), made.targets, "targets", Duration::ZERO)
@@ -72,12 +77,12 @@ impl Tests {
         }
     }
 
-    fn made(&self) -> Result<Made, Box<Outcome>> {
+    fn made(&self, each: impl FnMut(&Executable)) -> Result<Made, Box<Outcome>> {
         let mut made = self.made.lock().expect("building does not panic");
         if made.is_none() {
             let mut command = self.command();
             compiler(&mut command);
-            *made = Some(executables::make(self.step, &mut command, LIMIT)?);
+            *made = Some(executables::make(self.step, &mut command, LIMIT, each)?);
         }
         Ok(made.clone().expect("set above"))
     }

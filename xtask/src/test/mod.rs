@@ -29,13 +29,14 @@ use executables::Plan;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 use std::sync::OnceLock;
+use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
 
 /// The steps, in the order in which they compile. The longest computations come first, and then the build in which one crate keeps one core
 /// busy for a minute, `instructions`.
 pub const STEPS: &[Step] = &[
     of("peers", Work::Run(install_peers)),
-    of("tests", Work::Both(workspace, Lane::Tests, workspace_tests)),
+    of("tests", Work::AsBuilt(build_workspace, workspace_tests)),
     of("portable", Work::Both(workspace, Lane::Tests, portable::run)),
     of("valgrind", Work::Both(workspace, Lane::Computations, valgrind::run)),
     of("miri", Work::Apart(miri::build, Lane::Computations, miri::run)),
@@ -163,8 +164,25 @@ pub fn workspace() -> Built {
     WORKSPACE.executables()
 }
 
-fn workspace_tests(built: Vec<Executable>) -> Outcome {
-    executables::run("tests", built, &Plan::default(), LIMIT)
+/// The packages whose integration tests start programs of the package. Cargo may build those after the tests.
+const WITH_PROGRAMS: [&str; 2] = ["examples", "server"];
+
+fn build_workspace(built: &Sender<Executable>) -> Result<(), Box<Outcome>> {
+    let mut held = vec![];
+    WORKSPACE.build(|executable| {
+        let starts_programs = executable.target == "it" && WITH_PROGRAMS.contains(&executable.package().as_str());
+        match starts_programs {
+            true => held.push(executable.clone()),
+            // The thread that runs them takes all.
+            false => drop(built.send(executable.clone())),
+        }
+    })?;
+    held.into_iter().for_each(|executable| drop(built.send(executable)));
+    Ok(())
+}
+
+fn workspace_tests(built: Receiver<Executable>) -> Outcome {
+    executables::run_as_built("tests", built, LIMIT)
 }
 
 /// Runs the programs in the documentation. rustdoc compiles those of a crate as one, unless it is asked for the output of those that pass.
@@ -217,4 +235,45 @@ pub fn host() -> String {
         .find_map(|line| line.strip_prefix("host: "))
         .unwrap_or_default()
         .to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    fn names_a_program(path: &Path) -> bool {
+        match path.is_dir() {
+            true => std::fs::read_dir(path)
+                .unwrap()
+                .any(|entry| names_a_program(&entry.unwrap().path())),
+            false => std::fs::read_to_string(path).is_ok_and(|text| text.contains("CARGO_BIN_EXE_")),
+        }
+    }
+
+    #[test]
+    fn tests_that_start_programs_of_their_package_are_known() {
+        let mut packages: Vec<String> = vec![];
+        for entry in std::fs::read_dir(root()).unwrap() {
+            let path = entry.unwrap().path();
+            // Other workspaces have steps of their own.
+            let is_of_workspace =
+                std::fs::read_to_string(path.join("Cargo.toml")).is_ok_and(|text| !text.contains("[workspace]"));
+            for program in path
+                .join("tests")
+                .read_dir()
+                .into_iter()
+                .flatten()
+                .filter(|_| is_of_workspace)
+            {
+                let program = program.unwrap().path();
+                if names_a_program(&program) {
+                    assert!(program.ends_with("it"), "{}", program.display());
+                    packages.push(path.file_name().unwrap().display().to_string());
+                }
+            }
+        }
+        packages.sort();
+        assert_eq!(packages, WITH_PROGRAMS);
+    }
 }
