@@ -1,4 +1,4 @@
-//! What the tests of this workspace share that needs none of the libraries which Osier is mixed with but PostgreSQL's: servers, and a runtime.
+//! Servers and a runtime for the tests of this workspace, without the libraries that Osier is mixed with but for those of PostgreSQL.
 //!
 //! The tests of osier-postgres and of the example `arena` need nothing else, so a change of them alone builds no other library.
 #![forbid(unsafe_code)]

@@ -1,6 +1,6 @@
 //! Whether programs of this repository use what a change takes out of the public API.
 //!
-//! The lists of `docs/internal/api` have one item a line, so an item that has gone or has changed is a line that is there no more. What is new
+//! The lists of `docs/internal/api` have one item a line, so an item that has gone or has changed is a line that is there no more. A new one
 //! breaks no program that compiled before. Names are compared, and nothing else: a program that has a name of its own that is equal counts as a
 //! user, and one that uses an item without a name, such as an implementation of a trait for a type that it does not name, does not.
 
@@ -9,7 +9,7 @@ use std::collections::HashSet;
 /// The words of programs that use an API.
 pub struct Words<'a> {
     all: HashSet<&'a str>,
-    /// Those that stand behind a point and before a parenthesis, or before the types of a generic method.
+    /// The words behind a point and before a parenthesis, or before the types of a generic method.
     called: HashSet<&'a str>,
 }
 
@@ -124,7 +124,7 @@ mod tests {
         ] {
             assert!(!uses(unused), "{unused}");
         }
-        // What is there still has not gone.
+        // An item that is there still has not gone.
         assert!(!words.use_what_has_gone("pub fn osier::run()\n", "pub fn osier::more()\npub fn osier::run()\n"));
     }
 }
