@@ -57,6 +57,8 @@ pub(super) struct Driver {
     shared: Rc<Shared>,
     machines: Vec<Machine>,
     start: Instant,
+    /// Each worker, by the numbers of its host and of the worker there, with its choices when they were last counted.
+    counts: Vec<(usize, usize, u32)>,
     /// The worker whose choices come first, counted over all hosts. The pool comes after the last worker.
     turn: usize,
     /// Choices since the clock last moved.
@@ -82,6 +84,7 @@ impl Driver {
             shared,
             machines: Vec::new(),
             start,
+            counts: Vec::new(),
             turn: 0,
             calm: 0,
             events: RefCell::new(Events::with_capacity(64)),
@@ -100,10 +103,10 @@ impl Driver {
             }
             self.news();
             self.gather();
-            let mut total = self.choices();
+            let mut total = self.count_choices();
             if total == 0 && self.look_at_descriptors() {
                 self.gather();
-                total = self.choices();
+                total = self.count_choices();
             }
             if total == 0 {
                 if !self.advance() {
@@ -125,10 +128,15 @@ impl Driver {
         }
     }
 
-    /// The number of fibers, tasks and jobs for the pool that can run.
-    fn choices(&self) -> u32 {
-        let workers = self.machines.iter().flat_map(|machine| &machine.workers);
-        workers.map(|(worker, _)| worker.choices()).sum::<u32>() + self.pooled()
+    /// Counts the fibers, tasks and jobs for the pool that can run.
+    fn count_choices(&mut self) -> u32 {
+        self.counts.clear();
+        for (host, machine) in self.machines.iter().enumerate() {
+            for (number, (worker, _)) in machine.workers.iter().enumerate() {
+                self.counts.push((host, number, worker.choices()));
+            }
+        }
+        self.counts.iter().map(|&(.., choices)| choices).sum::<u32>() + self.pooled()
     }
 
     fn pooled(&self) -> u32 {
@@ -363,25 +371,21 @@ impl Driver {
         }
     }
 
-    /// Runs a choice: `number` counts from the worker whose turn it is, or from the pool.
+    /// Runs one of the choices that were counted last: `number` counts from the worker whose turn it is, or from the pool.
     fn choose(&mut self, mut number: u32) {
-        let hosts = self.machines.iter().enumerate();
-        let workers = hosts.flat_map(|(host, machine)| machine.workers.iter().map(move |(worker, _)| (host, worker)));
-        let workers: Vec<_> = workers.collect();
-        let places = workers.len() + 1;
+        let places = self.counts.len() + 1;
         for step in 0..places {
             let place = (self.turn + step) % places;
-            let choices = match workers.get(place) {
-                Some((_, worker)) => worker.choices(),
-                None => self.pooled(),
-            };
+            let counted = self.counts.get(place).copied();
+            let choices = counted.map_or_else(|| self.pooled(), |(.., choices)| choices);
             if number >= choices {
                 number -= choices;
                 continue;
             }
             self.turn = (place + 1) % places;
-            match workers.get(place) {
-                Some(&(host, worker)) => {
+            match counted {
+                Some((host, worker, _)) => {
+                    let (worker, _) = &self.machines[host].workers[worker];
                     here::set_host(host);
                     context::enter_worker(worker, || worker.run_choice(number));
                 }
@@ -425,8 +429,11 @@ impl Driver {
             self.calm = 0;
         }
         for host in 0..self.machines.len() {
-            self.machines[host].clock.advance(Duration::from_nanos(step));
-            self.tell_time(host);
+            // One that is down gets another clock when it starts.
+            if !self.machines[host].workers.is_empty() {
+                self.machines[host].clock.advance(Duration::from_nanos(step));
+                self.tell_time(host);
+            }
         }
     }
 
