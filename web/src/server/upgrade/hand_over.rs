@@ -30,8 +30,9 @@ const FINISHING: Duration = Duration::from_secs(3);
 /// The time for connections at rest to move when the new process itself hands over: a few passes of the collecting fibers.
 const LAST_PASS: Duration = Duration::from_millis(100);
 
-/// Time between two looks of the handover at the remaining connections.
+/// Time between two looks of the handover at the remaining connections: the first ones, and late ones.
 const TICK: Duration = Duration::from_millis(2);
+const LATE_TICK: Duration = Duration::from_millis(50);
 
 impl Successor {
     /// Hands over: the new process serves, and connections at rest move there. In-flight requests end here, and their connections move
@@ -185,7 +186,7 @@ impl Successor {
             if open(&moving) == 0 && dialog.has_delivered() {
                 break;
             }
-            dialog.wait_a_while(TICK);
+            dialog.wait_a_while(pause(begun));
         }
         drop(goes_on);
         for fiber in collecting {
@@ -220,7 +221,7 @@ impl Successor {
         }
         // In-flight requests are left if the next upgrade has begun.
         while open(servers) > 0 && since(begun) < self.drain && !self.upgrade.ends() && !self.stops() {
-            osier::sleep(TICK);
+            osier::sleep(pause(begun));
         }
         servers.iter().for_each(|server| server.stop.shutdown());
     }
@@ -275,6 +276,11 @@ fn wait_closing(is_done: impl Fn() -> bool) {
     }
 }
 
+/// The time to the next look of a wait that has begun then: it makes the wait a sixteenth longer at most.
+fn pause(begun: Instant) -> Duration {
+    (since(begun) / 16).clamp(TICK, LATE_TICK)
+}
+
 fn since(begun: Instant) -> Duration {
     osier::time::now().saturating_duration_since(begun)
 }
@@ -299,7 +305,7 @@ fn wait_for_predecessor(upgrade: &Upgrade) -> Result<(), String> {
         if since(begun) >= FINISHING + ANSWER {
             return Err("the process before this one has not ended its handover; try again later".into());
         }
-        osier::sleep(TICK);
+        osier::sleep(pause(begun));
     }
     Ok(())
 }
