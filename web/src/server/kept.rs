@@ -129,6 +129,14 @@ mod tests {
         osier::block_on(poll_fn(|cx| kept.poll_lost(cx)))
     }
 
+    /// Waits until `count` fibers have ended. A panic may take long: it prints a backtrace.
+    fn wait_for_ends(kept: &[Kept], count: usize) {
+        let has_ended = |kept: &&Kept| kept.fiber.as_ref().is_some_and(JoinHandle::is_finished);
+        while kept.iter().filter(has_ended).count() < count {
+            osier::yield_now();
+        }
+    }
+
     #[test]
     fn a_fiber_that_panics_or_finds_no_stack_is_replaced() {
         osier::run(|| {
@@ -171,7 +179,7 @@ mod tests {
                 begin(|| panic!("on purpose")),
                 begin(|| osier::sleep(Duration::from_secs(3600))),
             ];
-            osier::sleep(Duration::from_millis(5)); // all have run
+            wait_for_ends(&fibers, 2);
             assert_eq!(fibers.map(Kept::end), [true, false, false]);
             assert!(!begin(|| ()).end(), "it had no turn");
         });
@@ -187,8 +195,7 @@ mod tests {
                 })
             };
             let mut kept = [panics("one"), waits(), panics("two")];
-            // All have run.
-            osier::sleep(Duration::from_millis(5));
+            wait_for_ends(&kept, 2);
             let lines = osier::block_on(poll_fn(|cx| poll_lost(&mut kept, cx)));
             let line = |name| format!("{name} panicked: on purpose; another one follows in 1s");
             assert_eq!(lines, [line("one"), line("two")]);

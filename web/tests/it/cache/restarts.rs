@@ -33,10 +33,10 @@ fn a_file_has_the_fields_and_the_lifetime_of_the_last_304() {
     let (folder, body) = (Folder::new(), "long".repeat(MEMORY));
     let long = "x".repeat(300);
     on_clock(|| {
-        let (body, long) = (body.clone(), long.clone());
+        let (stored, long) = (body.clone(), long.clone());
         let world = World::of(Cache::new(disk_store(&folder)), move |call, request| {
             match (call, request.header("if-none-match")) {
-                (0, _) => answer(200, "cache-control: max-age=10\netag: \"a\"\nx-seen: body", &body),
+                (0, _) => answer(200, "cache-control: max-age=10\netag: \"a\"\nx-seen: body", &stored),
                 (1, Some(_)) => answer(304, "cache-control: max-age=60\netag: \"a\"\nx-seen: first", ""),
                 (2, Some(_)) => answer(304, &format!("cache-control: max-age=60\nx-seen: second{long}"), ""),
                 _ => panic!("call {call} has no validator"),
