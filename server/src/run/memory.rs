@@ -487,7 +487,7 @@ mod tests {
             let folder = Folder::new();
             folder.write("proc/self/cgroup", line);
             let write = |group: &str, name: &str, text: &str| {
-                folder.write(&format!("{}/{group}/{name}", version.root), text);
+                folder.write(format!("{}/{group}/{name}", version.root), text);
             };
             let lines = [version.cached[0], version.cached[1], version.mapped].map(|name| format!("{name}50\n"));
             for (group, usage, limit) in [("a", "500", "2000"), ("a/b", "300", "max")] {
