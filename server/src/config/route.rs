@@ -64,7 +64,12 @@ fn path(text: &str) -> Result<Option<String>, String> {
         return Err(format!("a path begins with '/'; did you mean \"/{text}\"?"));
     }
     if text.contains('*') {
-        return Err("it is a pattern; write it as 'glob'".into());
+        let folder = text.strip_suffix("/**").or_else(|| text.strip_suffix("/*"));
+        return Err(match folder.filter(|folder| !folder.contains('*')) {
+            Some("") => "leave it out: without 'path', every path matches".into(),
+            Some(folder) => format!("write \"{folder}\", which matches what is below, too"),
+            None => "it is a pattern; write it as 'glob'".into(),
+        });
     }
     if text.contains(['?', '#', '%']) || text.chars().any(char::is_control) {
         return Err(

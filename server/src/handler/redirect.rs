@@ -132,8 +132,32 @@ pub(super) fn redirect_status(table: &Section<'_>, key: &'static str) -> Option<
     Some(status as u16)
 }
 
+/// Words of other servers in a target, and ours. Most of them would reach clients as they are.
+const FOREIGN: [(&str, &str); 9] = [
+    ("$request_uri", "{path}{query}"),
+    ("$uri", "{path}"),
+    ("$host", "{host}"),
+    ("$http_host", "{host}"),
+    ("$is_args", "{query}"),
+    ("$args", "{query}"),
+    ("$query_string", "{query}"),
+    ("{uri}", "{path}{query}"),
+    ("%{REQUEST_URI}", "{path}"),
+];
+
 /// Checks a target.
 fn target(text: &str) -> Result<String, String> {
+    let foreign = FOREIGN.iter().filter(|(foreign, _)| text.contains(foreign));
+    let foreign: Vec<_> = foreign
+        .map(|(foreign, ours)| format!("{ours} for '{foreign}'"))
+        .collect();
+    if !foreign.is_empty() {
+        return Err(format!("write {}", foreign.join(", ")));
+    }
+    let is_capture = |(at, _): (usize, &str)| text[at + 1..].starts_with(|char: char| char.is_ascii_digit());
+    if text.match_indices('$').any(is_capture) {
+        return Err("'$' and a number is a capture: write a rule of 'rewrite', or the sign as %24".into());
+    }
     if !(text.starts_with('/')
         || text.starts_with("http://")
         || text.starts_with("https://")

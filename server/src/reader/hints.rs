@@ -193,6 +193,13 @@ pub fn in_handler(title: &str, key: &str) -> Option<String> {
         ("proxy.timeouts" | "fastcgi.timeouts", "read" | "send") => {
             Some("write first_byte, until the response begins, and between, for its next bytes".into())
         }
+        ("files", "autoindex" | "browse") => Some("write listing = true".into()),
+        ("files", "try_files") => Some("write spa = true".into()),
+        ("fastcgi", "try_files") => Some("write files = true, front = \"/index.php\"".into()),
+        ("files" | "fastcgi", "expires") => Some("write cache = \"max-age=3600\"".into()),
+        ("proxy" | "fastcgi", "read_timeout" | "proxy_read_timeout" | "fastcgi_read_timeout") => {
+            Some("write timeouts = { first_byte = \"5m\", between = \"5m\" }".into())
+        }
         ("fastcgi", "strip") => {
             Some("put a link with the name of the path into 'root', to the folder of the scripts".into())
         }

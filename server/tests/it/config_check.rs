@@ -480,13 +480,16 @@ fn routes() {
         ),
         (
             "@site\n[[site.route]]\npath = \"api\"\nrespond = 404\n[[site.route]]\npath = \"/*.php\"\nrespond = 404\n\
-             [[site.route]]\npath = \"/a/../b\"\nrespond = 404\n[[site.route]]\npath = \"/a%20b\"\nrespond = 404\n",
+             [[site.route]]\npath = \"/a/../b\"\nrespond = 404\n[[site.route]]\npath = \"/a%20b\"\nrespond = 404\n\
+             [[site.route]]\npath = \"/api/*\"\nrespond = 404\n[[site.route]]\npath = \"/*\"\nrespond = 404\n",
             &[
                 "4:8: 'path' cannot be \"api\": a path begins with '/'; did you mean \"/api\"?",
                 "7:8: 'path' cannot be \"/*.php\": it is a pattern; write it as 'glob'",
                 "10:8: 'path' cannot be \"/a/../b\": it has an empty, '.' or '..' segment, which no request path has",
                 "13:8: 'path' cannot be \"/a%20b\": it is compared with the decoded path of a request, without query: write \
                  it without '?', '#', '%' and control characters",
+                "16:8: 'path' cannot be \"/api/*\": write \"/api\", which matches what is below, too",
+                "19:8: 'path' cannot be \"/*\": leave it out: without 'path', every path matches",
             ],
         ),
         (

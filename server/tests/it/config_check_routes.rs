@@ -120,12 +120,15 @@ fn handlers() {
         ),
         (
             "@site\n[[site.route]]\nredirect = { to = \"https://x/{pth}\", status = 200 }\n[[site.route]]\n\
-             redirect = \"example.org\"\n[[site.route]]\nredirect = { to = \"/x\", status = 304 }\n",
+             redirect = \"example.org\"\n[[site.route]]\nredirect = { to = \"/x\", status = 304 }\n[[site.route]]\n\
+             redirect = \"https://$host$request_uri\"\n[[site.route]]\nredirect = \"/new/$1\"\n",
             &[
                 "4:19: 'to' cannot be \"https://x/{pth}\": '{pth}' is unknown; there are {host}, {path}, {rest}, {query}",
                 "4:47: 'status' must be 301, 302, 303, 307 or 308, not the number 200",
                 "6:12: 'redirect' cannot be \"example.org\": it begins with '/', \"http://\", \"https://\", {path} or {rest}",
                 "8:34: 'status' must be 301, 302, 303, 307 or 308, not the number 304",
+                "10:12: 'redirect' cannot be \"https://$host$request_uri\": write {path}{query} for '$request_uri', {host} for '$host'",
+                "12:12: 'redirect' cannot be \"/new/$1\": '$' and a number is a capture: write a rule of 'rewrite', or the sign as %24",
             ],
         ),
         (

@@ -76,6 +76,22 @@ fn a_policy_belongs_beside_its_handler() {
             "read' in [site.route.proxy.timeouts]; write first_byte, until the response begins, and between, for its next bytes",
         ),
         (
+            "files = { root = \"www\", autoindex = true }",
+            "autoindex' in [site.route.files]; write listing = true",
+        ),
+        (
+            "files = { root = \"www\", expires = \"1d\" }",
+            "expires' in [site.route.files]; write cache = \"max-age=3600\"",
+        ),
+        (
+            "fastcgi = { root = \"www\", to = \"a:1\", try_files = \"x\" }",
+            "try_files' in [site.route.fastcgi]; write files = true, front = \"/index.php\"",
+        ),
+        (
+            "proxy = { to = \"a:1\", read_timeout = \"5m\" }",
+            "read_timeout' in [site.route.proxy]; write timeouts = { first_byte = \"5m\", between = \"5m\" }",
+        ),
+        (
             "fastcgi = { root = \"www\", to = \"a:1\", strip = true }",
             "strip' in [site.route.fastcgi]; put a link with the name of the path into 'root', to the folder of the scripts",
         ),
