@@ -440,7 +440,7 @@ mod tests {
     fn a_file_that_was_changed_in_the_future_is_not_encoded_each_time_that_it_is_read() {
         let folder = Folder::new();
         let then = SystemTime::now() - Duration::from_secs(7200);
-        age(&folder.write("a.txt", &"one ".repeat(1000)), then);
+        age(&folder.write("a.txt", "one ".repeat(1000)), then);
         let root = Root::open(folder.path()).unwrap();
         let options = LoadOptions {
             made: Some(100),
