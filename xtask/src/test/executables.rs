@@ -90,15 +90,15 @@ pub struct Made {
 
 /// Builds executables. `command` is `cargo test`, whose tests it returns, or `cargo build`.
 pub fn build(name: &str, command: &mut Command, limit: Duration) -> Built {
-    Ok(make(name, command, limit, |_| {})?.executables)
+    Ok(make(name, command, limit, |_, _| {})?.executables)
 }
 
-/// As [`build`], with more of the result. `each` takes an executable as soon as it is built.
+/// As [`build`], with more of the result. `each` takes an executable as soon as it is built, and whether it is one of the result.
 pub fn make(
     name: &str,
     command: &mut Command,
     limit: Duration,
-    mut each: impl FnMut(&Executable),
+    mut each: impl FnMut(&Executable, bool),
 ) -> Result<Made, Box<Outcome>> {
     let is_test = command.get_args().any(|arg| arg == "test");
     if is_test {
@@ -109,9 +109,10 @@ pub fn make(
     let mut complaints = vec![];
     let ok = step::run(command, limit, |line| {
         if line.starts_with('{') {
-            if let Some(executable) = Executable::read(line, !is_test) {
-                each(&executable);
-                made.executables.push(executable);
+            if let Some(executable) = Executable::read(line, true) {
+                let is_asked_for = !is_test || Executable::read(line, false).is_some();
+                each(&executable, is_asked_for);
+                made.executables.extend(is_asked_for.then_some(executable));
             }
             made.targets += usize::from(is_own_target(line));
             return false;

@@ -52,11 +52,11 @@ impl Tests {
 
     /// The executables.
     pub fn executables(&self) -> Built {
-        Ok(self.made(|_| {})?.executables)
+        Ok(self.made(|_, _| {})?.executables)
     }
 
-    /// Gives each executable to `each` as soon as it is built. Called before all else, or it gives none.
-    pub fn build(&self, each: impl FnMut(&Executable)) -> Result<(), Box<Outcome>> {
+    /// Gives each executable to `each` as soon as it is built, and whether it is a test. Called before all else, or it gives none.
+    pub fn build(&self, each: impl FnMut(&Executable, bool)) -> Result<(), Box<Outcome>> {
         self.made(each).map(drop)
     }
 
@@ -65,7 +65,7 @@ impl Tests {
         if IS_ASKED.get() != Some(&true) {
             return Outcome::skipped(name, "no clippy (rustup component add clippy)".into());
         }
-        match self.made(|_| {}) {
+        match self.made(|_, _| {}) {
             Ok(made) => Outcome {
                 complaints: made.warnings.clone(),
                 ..Outcome::one_check(name, made.warnings.is_empty(), made.targets, "targets", Duration::ZERO)
@@ -77,7 +77,7 @@ impl Tests {
         }
     }
 
-    fn made(&self, each: impl FnMut(&Executable)) -> Result<Made, Box<Outcome>> {
+    fn made(&self, each: impl FnMut(&Executable, bool)) -> Result<Made, Box<Outcome>> {
         let mut made = self.made.lock().expect("building does not panic");
         if made.is_none() {
             let mut command = self.command();

@@ -165,19 +165,40 @@ pub fn workspace() -> Built {
 }
 
 /// The packages whose integration tests start programs of the package. Cargo may build those after the tests.
-const WITH_PROGRAMS: [&str; 2] = ["examples", "server"];
+const WITH_PROGRAMS: [&str; 2] = ["examples", SERVER];
 
-fn build_workspace(built: &Sender<Executable>) -> Result<(), Box<Outcome>> {
-    let mut held = vec![];
-    WORKSPACE.build(|executable| {
-        let starts_programs = executable.target == "it" && WITH_PROGRAMS.contains(&executable.package().as_str());
-        match starts_programs {
-            true => held.push(executable.clone()),
-            // The thread that runs them takes all.
-            false => drop(built.send(executable.clone())),
+/// The one of them that has a single program.
+const SERVER: &str = "server";
+
+/// Tests that are built and cannot run yet.
+#[derive(Default)]
+struct Held {
+    tests: Vec<Executable>,
+    has_server: bool,
+}
+
+impl Held {
+    /// Takes an executable, and gives the tests that can run now.
+    fn take(&mut self, executable: &Executable, is_test: bool) -> Vec<Executable> {
+        let package = executable.package();
+        let waits = executable.target == "it" && WITH_PROGRAMS.contains(&package.as_str());
+        match is_test {
+            true if waits => self.tests.push(executable.clone()),
+            true => return vec![executable.clone()],
+            false => self.has_server |= package == SERVER,
         }
-    })?;
-    held.into_iter().for_each(|executable| drop(built.send(executable)));
+        let can_run = |test: &mut Executable| self.has_server && test.package() == SERVER;
+        self.tests.extract_if(.., can_run).collect()
+    }
+}
+
+/// Gives each test to the thread that runs them as soon as it can run.
+fn build_workspace(built: &Sender<Executable>) -> Result<(), Box<Outcome>> {
+    // That thread takes all.
+    let run = |test: Executable| drop(built.send(test));
+    let mut held = Held::default();
+    WORKSPACE.build(|executable, is_test| held.take(executable, is_test).into_iter().for_each(run))?;
+    held.tests.into_iter().for_each(run);
     Ok(())
 }
 
@@ -248,6 +269,26 @@ mod tests {
                 .unwrap()
                 .any(|entry| names_a_program(&entry.unwrap().path())),
             false => std::fs::read_to_string(path).is_ok_and(|text| text.contains("CARGO_BIN_EXE_")),
+        }
+    }
+
+    #[test]
+    fn tests_of_the_server_run_once_it_is_built() {
+        let executable = |package: &str, target: &str| Executable {
+            folder: package.into(),
+            target: target.into(),
+            file: target.into(),
+        };
+        let (server, tests) = (executable("server", "osier"), executable("server", "it"));
+        for order in [[&server, &tests], [&tests, &server]] {
+            let mut held = Held::default();
+            assert_eq!(held.take(order[0], order[0] == &tests), []);
+            // Its unit tests need no program.
+            assert_eq!(held.take(&server, true), [server.clone()]);
+            assert_eq!(held.take(&executable("examples", "it"), true), []);
+            assert_eq!(held.take(&executable("examples", "echo"), false), []);
+            assert_eq!(held.take(order[1], order[1] == &tests), [tests.clone()]);
+            assert_eq!(held.tests, [executable("examples", "it")]);
         }
     }
 

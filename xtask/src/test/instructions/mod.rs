@@ -85,7 +85,7 @@ pub fn build() -> Built {
     command.args(["build", "--manifest-path", "bench/Cargo.toml", "-p", "bench-counts"]);
     command.args(["--profile", "counts"]);
     command.env("CARGO_TARGET_DIR", bench_target_dir());
-    let made = executables::make(NAME, &mut command, LIMIT, |_| {})?;
+    let made = executables::make(NAME, &mut command, LIMIT, |_, _| {})?;
     match made.warnings.is_empty() {
         true => Ok(made.executables),
         false => Err(Box::new(failed(made.warnings))),
