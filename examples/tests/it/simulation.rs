@@ -44,7 +44,8 @@ fn count(world: &World, naming: Naming) {
         .collect();
     clients.iter().for_each(|client| client.wait());
     world.faults(Faults::none());
-    osier::sleep(Duration::from_secs(60));
+    // A link is cut for ten seconds at most, and the servers exchange their entries each second.
+    osier::sleep(Duration::from_secs(25));
     for server in addresses() {
         assert_eq!(counter::count(&server).unwrap(), ADDITIONS, "at {server}");
     }
@@ -68,5 +69,5 @@ fn a_seed_finds_the_additions_that_count_twice() {
 
 #[test]
 fn no_seed_finds_any_where_the_client_names_them() {
-    Sim::new(0).check(testkit::seeds(40), |world| count(world, Naming::ByClient));
+    Sim::new(0).check(testkit::seeds(20), |world| count(world, Naming::ByClient));
 }

@@ -515,12 +515,12 @@ fn upgrades(world: &World, client: Client) {
 #[test]
 fn upgrades_lose_no_connection_and_handle_nothing_twice() {
     // In the second run a line is said while a guest moves.
-    chance::check(&[0, 102], 6, scenario);
+    chance::check(&[0, 102], 3, scenario);
 }
 
 #[cfg(feature = "h2")]
 #[test]
 fn upgrades_move_connections_of_http2_between_their_streams() {
     // In run 22 a client reads the last response late, and sends updates of windows meanwhile.
-    chance::check(&[22], 6, scenario_with_http2);
+    chance::check(&[22], 3, scenario_with_http2);
 }

@@ -88,5 +88,5 @@ fn scenario(world: &World) {
 
 #[test]
 fn guests_see_every_line_once_and_in_one_order() {
-    super::check(&[22502], 80, scenario);
+    super::check(&[22502], 40, scenario);
 }

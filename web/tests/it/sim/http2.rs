@@ -54,5 +54,5 @@ fn clients(world: &World, handled: &Handled, unanswered: &Arc<Mutex<Vec<String>>
 #[test]
 fn every_stream_has_one_answer_or_its_client_is_gone() {
     // The first read of a connection has less than "PRI ". Two partitions: one within the preface, one within a head.
-    super::check(&[3, 436, 11462], 50, scenario);
+    super::check(&[3, 436, 11462], 25, scenario);
 }

@@ -1,7 +1,8 @@
 //! Simulations of servers, gateways, rooms and chats, with their invariants. A run has clients and servers on hosts of their own, a
 //! network that fails, and hosts that crash; all of it comes from one seed.
 //!
-//! `cargo xtask sim` runs more seeds than the tests do. A seed that has found a defect stays in the list of its scenario.
+//! `cargo xtask sim` runs thousands of seeds. The tests run the first few, because a build without optimisation takes a tenth of a second
+//! and more for each. A seed that has found a defect stays in the list of its scenario.
 
 mod chance;
 mod chat;

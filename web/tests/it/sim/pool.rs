@@ -216,5 +216,5 @@ fn backend_until_killed() {
 
 #[test]
 fn a_pool_gives_a_connection_to_one_and_keeps_its_bounds() {
-    super::check(&[], 30, scenario);
+    super::check(&[], 15, scenario);
 }

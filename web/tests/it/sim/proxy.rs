@@ -92,5 +92,5 @@ fn scenario(world: &World) {
 
 #[test]
 fn a_proxy_mixes_nothing_and_repeats_no_post() {
-    super::check(&[], 40, scenario);
+    super::check(&[], 20, scenario);
 }

@@ -215,7 +215,7 @@ fn scenario(world: &World) {
 
 #[test]
 fn rooms_of_processes_lose_order_for_nobody_and_deliver_nothing_twice() {
-    super::check(&[], 40, scenario);
+    super::check(&[], 20, scenario);
 }
 
 /// Messages that are published while the broker is away reach a process that has noticed the outage, too.
@@ -263,7 +263,7 @@ fn connect() -> Redis {
 
 #[test]
 fn what_waits_for_a_broker_reaches_the_other_processes() {
-    super::check(&[], 40, outage);
+    super::check(&[], 20, outage);
 }
 
 /// A room that is left and asked for again, about when it leaves the broker, misses nothing from the moment at which it is shared. In the
@@ -348,5 +348,5 @@ fn leaving(world: &World) {
 
 #[test]
 fn a_room_that_nobody_has_leaves_the_broker_and_comes_back_when_it_is_asked_for() {
-    super::check(&[], 8, leaving);
+    super::check(&[], 4, leaving);
 }

@@ -152,5 +152,5 @@ fn scenario(world: &World) {
 #[test]
 fn every_request_has_one_answer_or_its_client_is_gone() {
     // They cut a connection whose handler was at work.
-    super::check(&[1475, 1853], 80, scenario);
+    super::check(&[1475, 1853], 40, scenario);
 }
