@@ -23,7 +23,6 @@ mod event;
 mod fairness;
 mod fiber;
 mod fs;
-mod gdb;
 mod give_way;
 mod given;
 mod grace;

@@ -109,21 +109,24 @@ fn fibers_are_listed_and_their_stacks_walked() {
     };
     // The fiber of `run`, the sleeper, and the one that waits for the lock.
     assert!(line("suspended fibers").starts_with("3 "), "{text}");
-    let sleeper = line(", waits in it::gdb::waits_for_an_hour");
+    let sleeper = line(", waits in watchdog::gdb::waits_for_an_hour");
     assert!(
-        sleeper.contains("fiber 'the sleeper' spawned at runtime/tests/it/gdb.rs:"),
+        sleeper.contains("fiber 'the sleeper' spawned at runtime/tests/watchdog/gdb.rs:"),
         "{sleeper}"
     );
-    assert!(sleeper.contains("tests/it/gdb.rs:"), "{sleeper}");
-    let waiter = line(", waits in it::gdb::waits_for_a_lock");
-    assert!(waiter.contains("fiber spawned at runtime/tests/it/gdb.rs:"), "{waiter}");
-    line("in it::gdb::the_process_under_gdb");
+    assert!(sleeper.contains("tests/watchdog/gdb.rs:"), "{sleeper}");
+    let waiter = line(", waits in watchdog::gdb::waits_for_a_lock");
+    assert!(
+        waiter.contains("fiber spawned at runtime/tests/watchdog/gdb.rs:"),
+        "{waiter}"
+    );
+    line("in watchdog::gdb::the_process_under_gdb");
     // The whole stack, down to the start of the fiber.
     let frames = |function: &str| {
         text.lines()
             .filter(|line| line.contains(&format!(" in {function}")))
             .count()
     };
-    assert!(frames("it::gdb::waits_for_an_hour") > 4, "{text}");
+    assert!(frames("watchdog::gdb::waits_for_an_hour") > 4, "{text}");
     assert_eq!(frames("osier::worker::core::Core::enter"), 3, "{text}");
 }

@@ -1,4 +1,8 @@
-//! The watchdog reports a worker that does not turn its loop, once, and no other worker.
+//! Looks at fibers from outside. The watchdog reports a worker that does not turn its loop, once, and no other worker; gdb shows all fibers.
+//!
+//! gdb reads the whole program before it starts, so `gdb.rs` is in this small one.
+
+mod gdb;
 
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
@@ -45,7 +49,7 @@ fn a_fiber_that_blocks_its_worker_is_named_once() {
     assert!(report.starts_with("osier: worker 'watched-"), "{report}");
     for part in [
         "for 200ms",
-        "'blocks' spawned at runtime/tests/watchdog.rs",
+        "'blocks' spawned at runtime/tests/watchdog/main.rs",
         "osier::unblock()",
         "osier::fiber::give_way()",
     ] {
@@ -110,7 +114,7 @@ fn a_std_lock_held_across_a_suspension_stops_the_worker_and_is_found() {
         .find(|line| line.contains("it waits for a std lock, to which fiber"));
     let holds = holds.unwrap_or_else(|| panic!("nobody holds the lock in {text}"));
     assert!(
-        holds.contains("'holds the lock' spawned at runtime/tests/watchdog.rs"),
+        holds.contains("'holds the lock' spawned at runtime/tests/watchdog/main.rs"),
         "{text}"
     );
     assert!(!text.contains("'had the lock'"), "{text}");
@@ -150,7 +154,7 @@ fn a_fiber_that_computes_with_a_lock_is_reported_with_who_waits_for_it() {
         .collect();
     assert_eq!(waiters.len(), 1, "{text}");
     assert!(
-        waiters[0].contains("'wants the lock' spawned at runtime/tests/watchdog.rs"),
+        waiters[0].contains("'wants the lock' spawned at runtime/tests/watchdog/main.rs"),
         "{text}"
     );
 }
@@ -217,7 +221,7 @@ fn a_fiber_that_swallows_its_cancellation_is_told() {
         .collect();
     assert_eq!(told.len(), 1, "{text}");
     assert!(
-        told[0].contains("'swallows' spawned at runtime/tests/watchdog.rs"),
+        told[0].contains("'swallows' spawned at runtime/tests/watchdog/main.rs"),
         "{text}"
     );
 }
