@@ -167,7 +167,7 @@ mod tests {
     #[test]
     fn the_routes_are_bounded_whatever_the_number_of_reloads() {
         let mut old = Routes::new(1, None);
-        for turn in 0..40 {
+        for turn in 0..20 {
             let mut routes = Routes::new(1, Some(&old));
             let numbers: Vec<_> = (0..ROUTES_MAX + 7)
                 .map(|route| routes.add(Some(&old), "a", &format!("/{turn}/{route}")))

@@ -106,13 +106,19 @@ fn the_page_of_many_routes_is_bounded() {
     for number in numbers {
         shown.routes.get(number).record(&record(204, 0, 0, Duration::ZERO));
     }
-    let page = Page::parse(&admin.page(&[]));
-    let other = [("site", ""), ("route", "other"), ("code", "204")];
-    assert_eq!(page.value(REQUESTS, &other), Some(10.0));
+    // The page is so large that it is not parsed, which takes a build without optimisation seconds.
+    let page = admin.page(&[]);
+    let samples = || page.lines().filter(|line| !line.starts_with('#'));
+    let is_other = |line: &&str| {
+        let labels = ["site=\"\"", "route=\"other\"", "code=\"204\""];
+        line.starts_with(REQUESTS) && labels.iter().all(|label| line.contains(label))
+    };
+    let other: Vec<&str> = samples().filter(is_other).collect();
+    assert!(matches!(other[..], [line] if line.ends_with("} 10")), "{other:?}");
     // Codes 200 and 204, two sums of bytes, and two histograms: of the whole time, and of the phase `run`.
     let of_route = 2 + 2 + osier_web::upstream::Latency::BOUNDS.len() + 3 + series::PHASE_BOUNDS.len() + 3;
     let most = (ROUTES_MAX + 2) * of_route + 200;
-    assert!(page.samples() < most, "{} of {most}", page.samples());
+    assert!(samples().count() < most, "{} of {most}", samples().count());
 }
 
 fn get(address: std::net::SocketAddr, path: &str) -> (String, String) {
