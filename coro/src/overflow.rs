@@ -144,15 +144,18 @@ fn report(top: usize, stack_bytes: usize) -> ! {
     );
     text.print();
     if let Some(describe) = DESCRIBE.get() {
-        unblock(&[libc::SIGALRM]);
         // SAFETY: SIG_DFL is no function, and SIGNALS and SIGALRM are signals of the system, so the kernel runs no code of ours for them.
         // From here on a fault, or a lock that is held, ends the process.
         unsafe {
+            // This discards one that is pending.
+            libc::signal(libc::SIGALRM, libc::SIG_IGN);
             for signal in SIGNALS.into_iter().chain([libc::SIGALRM]) {
                 libc::signal(signal, libc::SIG_DFL);
             }
-            libc::alarm(1);
         }
+        unblock(&[libc::SIGALRM]);
+        // SAFETY: a plain call.
+        unsafe { libc::alarm(1) };
         text.len = 0;
         let _ = describe(&mut text);
         text.print();

@@ -16,6 +16,7 @@ use tokio::runtime::Handle;
 use crate::worker::hook::around_switch;
 
 /// Polls and drops `future` with the tokio runtime of `handle` entered. Between polls the runtime is not entered.
+/// Hooks of [`before_suspend`](crate::fiber::before_suspend) that are further out run as if inside of the poll.
 ///
 /// tokio's threads drive the future's sockets and timers, so there must be such threads. A multi-thread runtime has
 /// them; a current-thread runtime has one only while a thread is in its `block_on`.

@@ -2,8 +2,7 @@
 //!
 //! Each fiber sends its outcome through a channel without a bound, as the last act of its closure. A closure that is
 //! dropped before it ran sends that it never will. Its handle then has the reason, once all of the fiber has ended: the waker that the
-//! handle gets sends the same again. A task does the same with its value, and has sent that there is none when it has panicked or was
-//! cancelled.
+//! handle gets sends the same again. A task does the same with its outcome, and has sent that there is none when it was cancelled.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -132,7 +131,7 @@ impl<T> Drop for Report<T> {
 }
 
 pin_project! {
-    /// A future that reports its value. It is dropped before the report.
+    /// A future that reports its value or its panic. It is dropped before the report.
     struct Reporting<F: Future> {
         #[pin]
         future: F,
@@ -145,7 +144,13 @@ impl<F: Future> Future for Reporting<F> {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let this = self.project();
-        this.report.outcome = Some(Ok(ready!(this.future.poll(cx))));
+        let future = this.future;
+        let outcome = match catch_unwind(AssertUnwindSafe(|| future.poll(cx))) {
+            Ok(Poll::Pending) => return Poll::Pending,
+            Ok(Poll::Ready(value)) => Ok(value),
+            Err(payload) => Err(payload),
+        };
+        this.report.outcome = Some(outcome);
         Poll::Ready(())
     }
 }

@@ -7,8 +7,8 @@
 //!
 //! # Safety
 //!
-//! This file may use `unsafe` to forget and recover the lifetime of a node. [`with_hook`] links a node for as long as
-//! its own frame is alive; a guard unlinks the node however the frame is left. All frames that do so are on the fiber's own
+//! This file may use `unsafe` to forget and recover the lifetime of a node. [`with_hook`] and [`Hooks::without`] link a node for as long as
+//! their own frames are alive; a guard unlinks the node however the frame is left. All frames that do so are on the fiber's own
 //! stack ([`context::core`]), so the nodes are unlinked in order. The list is walked by the fiber, from a deeper frame, and by a signal
 //! handler that has interrupted the fiber (`inspect/stuck.rs`, the report of an overflow). So a node is complete before it is linked and
 //! until it is unlinked, in the compiler's order too.

@@ -403,6 +403,13 @@ fn a_set_has_futures_beside_fibers() {
             let payload = set.join_next().unwrap().unwrap_err();
             assert_eq!(*payload.downcast::<&str>().unwrap(), "on purpose");
 
+            // A cancellation that comes later hides no panic.
+            set.spawn_future_local(async { panic!("before") });
+            settle();
+            set.cancel_all();
+            let payload = set.join_next().unwrap().unwrap_err();
+            assert_eq!(*payload.downcast::<&str>().unwrap(), "before");
+
             // One is cancelled while it waits, the other before its first poll.
             set.spawn_future(until(Arc::clone(&go[0]), 4, counts()));
             settle();
