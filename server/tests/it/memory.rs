@@ -194,7 +194,7 @@ fn clients_that_take_nothing_do_not_keep_others_out() {
     // The write timeout does not end them.
     let site = SITE
         .replacen("\n[[site]]", "\ntimeouts = { write = \"1h\" }\n[[site]]", 1)
-        .replace("\"x\"", &format!("\"{}\"", "x".repeat(8000)));
+        .replace("\"x\"", &format!("\"{}\"", "x".repeat(32_000)));
     let idle = {
         let sites = Sites::start(&site);
         sites.get("x", "/");
