@@ -1,6 +1,6 @@
 //! Values, endings, panics, generators: what a coroutine does, seen from outside.
 
-use crate::child;
+use crate::{child, small_stack};
 use osier_coro::{Coroutine, CoroutineResult, Stack};
 use std::backtrace::Backtrace;
 use std::cell::{Cell, RefCell};
@@ -13,7 +13,7 @@ use CoroutineResult::{Return, Yield};
 const SLOT_BYTES: usize = 256 * 1024;
 
 fn stack() -> Stack {
-    Stack::new(SLOT_BYTES).unwrap()
+    small_stack(SLOT_BYTES)
 }
 
 /// Appends its word when dropped.

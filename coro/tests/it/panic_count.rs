@@ -1,6 +1,7 @@
 //! A coroutine suspended in mid-unwind, with its thread's panic count taken out: pins what `panic_count` relies on in std.
 
-use osier_coro::{Coroutine, CoroutineResult, Stack, Yielder, panic_count};
+use crate::small_stack;
+use osier_coro::{Coroutine, CoroutineResult, Yielder, panic_count};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Barrier, Mutex};
 use std::thread::{self, panicking};
@@ -35,7 +36,7 @@ fn unwinding(depth: usize) -> Coroutine<(), usize, ()> {
         }));
         assert_eq!(caught.unwrap_err().downcast_ref(), Some(&now));
     }
-    Coroutine::new(Stack::new(0).unwrap(), move |y, ()| {
+    Coroutine::new(small_stack(0), move |y, ()| {
         level(y, 1, depth);
         assert!(!panicking());
     })
@@ -127,7 +128,7 @@ fn threads_do_not_disturb_each_other() {
 
 #[test]
 fn a_real_panic_with_its_hook_works_the_same() {
-    let mut coroutine = Coroutine::new(Stack::new(0).unwrap(), |y, ()| {
+    let mut coroutine = Coroutine::new(small_stack(0), |y, ()| {
         let _suspends = SuspendInDrop(y, 7);
         panic!("expected by this test");
     });

@@ -1,6 +1,6 @@
 //! The crate under valgrind: stacks are registered, so memcheck neither warns of switched stacks nor finds errors.
 
-use crate::child;
+use crate::{SMALL_REGION, child, small_stack};
 use osier_coro::stack::{Config, Guard, Pool};
 use osier_coro::{Coroutine, CoroutineResult, panic_count};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -14,6 +14,7 @@ fn workload() -> u64 {
     for guard in [Guard::Auto, Guard::Mprotect] {
         let pool = Pool::new(Config {
             guard,
+            region_bytes: SMALL_REGION,
             ..Config::default()
         })
         .unwrap();
@@ -67,7 +68,7 @@ fn unwind_and_suspend() {
             self.0.suspend(());
         }
     }
-    let mut coroutine = Coroutine::<(), (), ()>::new(osier_coro::Stack::new(0).unwrap(), |y, ()| {
+    let mut coroutine = Coroutine::<(), (), ()>::new(small_stack(0), |y, ()| {
         let _ = catch_unwind(AssertUnwindSafe(|| {
             let _suspend = Suspend(y);
             resume_unwind(Box::new(()));
