@@ -67,7 +67,7 @@ const TIGHT: Limits = Limits {
 };
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn pipelined_requests_arrive_whole(requests in vec(request(), 1..6), lengths in vec(1..200usize, 1..20)) {

@@ -152,7 +152,7 @@ fn check_wakeup(wheel: &Wheel<u64>, model: &Model) {
 // The wheel has no unsafe code, so miri may see little of it: it took half of the step.
 proptest! {
     #![proptest_config(ProptestConfig {
-        cases: if cfg!(miri) { 1 } else { 1500 },
+        cases: if cfg!(miri) { 1 } else { 500 },
         failure_persistence: None,
         ..ProptestConfig::default()
     })]
