@@ -53,6 +53,9 @@ const STACK_SPACE: usize = 248 << 10;
 /// Bytes for `memory.stat` of a cgroup, which has some 2 KiB.
 const STAT_BYTES: usize = 16 << 10;
 
+/// Most groups whose files go to the new process of an upgrade: three files each, of the 128 that an item has.
+const GROUPS_MAX: usize = 42;
+
 /// The share of a system limit that the server may use.
 const fn nine_tenths(bytes: u64) -> u64 {
     bytes / 10 * 9
@@ -107,16 +110,18 @@ impl Found {
     /// The item for the new process of an upgrade. If no file can be duplicated, it has the limit alone.
     pub fn item(&self) -> Item {
         let least = self.cgroups.first();
+        let files = self.cgroups.iter().filter_map(|group| group.files.as_ref());
+        let files: Vec<_> = files.filter_map(Files::copies).take(GROUPS_MAX).collect();
         let value = serde_json::json!({
             "machine": self.machine,
             "cgroup": least.and_then(|group| group.limit),
             // One version has the controller of memory, for all groups.
             "is_version_1": least.map(|group| group.version.root == VERSION_1.root),
+            "groups": files.len(),
         });
-        let files = self.cgroups.iter().filter_map(|group| group.files.as_ref());
         Item {
             bytes: value.to_string().into(),
-            descriptors: files.filter_map(Files::copies).flatten().collect(),
+            descriptors: files.into_iter().flatten().collect(),
         }
     }
 }
@@ -128,6 +133,8 @@ fn read_item(item: Item) -> Option<(Vec<Cgroup>, Option<u64>)> {
         Some(true) => &VERSION_1,
         _ => &VERSION_2,
     };
+    // Without a count they are of an earlier version, which had other files.
+    let count = value["groups"].as_u64().unwrap_or_default() as usize;
     let mut descriptors = item.descriptors.into_iter().map(File::from);
     let groups = std::iter::from_fn(|| {
         Some(Files {
@@ -136,7 +143,7 @@ fn read_item(item: Item) -> Option<(Vec<Cgroup>, Option<u64>)> {
             limit: descriptors.next()?,
         })
     });
-    let mut groups: Vec<_> = groups.map(|files| Cgroup::of(files, version)).collect();
+    let mut groups: Vec<_> = groups.take(count).map(|files| Cgroup::of(files, version)).collect();
     if let (true, Some(limit)) = (groups.is_empty(), value["cgroup"].as_u64()) {
         groups.push(Cgroup {
             limit: Some(limit),
@@ -535,13 +542,14 @@ mod tests {
     fn found_in(folder: &Folder) -> Found {
         let lines = [VERSION_2.cached[0], VERSION_2.cached[1], VERSION_2.mapped].map(|name| format!("{name}0\n"));
         let open = |name: &str, text: &str| File::open(folder.write(name, text)).unwrap();
+        let files = Files {
+            usage: open("usage", "300\n"),
+            stat: open("stat", &lines.concat()),
+            limit: open("limit", "1000\n"),
+        };
         Found {
             limit: None,
-            cgroup: Some(Arc::new(Cgroup {
-                limit: 1000,
-                files: Some((open("usage", "300\n"), open("stat", &lines.concat()))),
-                version: &VERSION_2,
-            })),
+            cgroups: vec![Arc::new(Cgroup::of(files, &VERSION_2))],
             machine: None,
         }
     }
@@ -550,11 +558,12 @@ mod tests {
     fn further_files_of_a_later_version_are_left_alone() {
         let folder = Folder::new();
         let mut item = found_in(&folder).item();
-        assert_eq!(item.descriptors.len(), 2);
-        item.descriptors
-            .push(File::open(folder.write("later", "")).unwrap().into());
-        let cgroup = read_item(item).unwrap().0.unwrap();
-        assert_eq!((cgroup.limit, cgroup.memory()), (1000, Some(300)));
+        assert_eq!(item.descriptors.len(), 3);
+        let later = || File::open(folder.write("later", "")).unwrap().into();
+        item.descriptors.extend([later(), later(), later()]);
+        let (groups, _) = read_item(item).unwrap();
+        assert_eq!(groups.len(), 1);
+        assert_eq!((groups[0].limit, groups[0].memory()), (Some(1000), Some(300)));
     }
 
     #[test]
@@ -574,8 +583,8 @@ mod tests {
             let item = found.item();
             setrlimit(Resource::Nofile, before).unwrap();
             assert!(item.descriptors.is_empty());
-            let cgroup = read_item(item).unwrap().0.unwrap();
-            assert_eq!((cgroup.limit, cgroup.memory()), (1000, None));
+            let (groups, _) = read_item(item).unwrap();
+            assert_eq!((groups[0].limit, groups[0].memory()), (Some(1000), None));
         });
         assert!(child.is_none_or(|child| child.status.success()));
     }

@@ -410,7 +410,7 @@ impl<'a> RequestBody<'a> {
     #[cfg(feature = "proxy")]
     pub(crate) fn allow_pauses(&mut self) {
         self.allow_slow();
-        self.may_pause = true;
+        (self.may_pause, self.pace.may_pause) = (true, true);
         self.client.allow_pauses();
     }
 

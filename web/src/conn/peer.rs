@@ -249,6 +249,8 @@ pub(crate) struct Pace {
     span: Span,
     /// Whether the body may come at any rate.
     pub(crate) may_be_slow: bool,
+    /// Whether the client may be silent for any time.
+    pub(crate) may_pause: bool,
 }
 
 impl Pace {
@@ -257,6 +259,7 @@ impl Pace {
         shrunk: None,
         span: Span::NOTHING,
         may_be_slow: false,
+        may_pause: false,
     };
 
     /// The same pace on another fiber.
@@ -279,10 +282,10 @@ impl Pace {
     /// Makes a call that waits for bytes of the connection.
     fn wait_on<T>(&mut self, link: &Link, mut call: impl FnMut(&Transport) -> io::Result<T>) -> io::Result<T> {
         let stream = link.socket();
-        let (may_be_slow, mut is_first) = (self.may_be_slow, true);
+        let (may_pause, mut is_first) = (self.may_pause, true);
         self.wait(link, |time: Duration| {
             // The second wait may be a long one.
-            let awaits = (!std::mem::take(&mut is_first) && !may_be_slow).then(|| link.awaits_body(SLOW_AFTER));
+            let awaits = (!std::mem::take(&mut is_first) && !may_pause).then(|| link.awaits_body(SLOW_AFTER));
             stream.set_read_timeout(Some(time))?;
             let called = call(&link.transport);
             stream.set_read_timeout(Some(RESTING))?;

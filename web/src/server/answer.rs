@@ -136,7 +136,7 @@ impl Burst<'_> {
             status: response.status,
             len: response.body.len(),
             #[cfg(feature = "fibers")]
-            is_event_stream: false,
+            is_event_stream: response.is_event_stream(),
         };
         let passed = Cell::new(0);
         let body = &mut response.body;
@@ -148,11 +148,6 @@ impl Burst<'_> {
             true => self.send_while_connected(&mut send),
             false => send(),
         });
-        #[cfg(feature = "fibers")]
-        let begun = Begun {
-            is_event_stream: self.output.has_paused() && response.is_event_stream(),
-            ..begun
-        };
         self.conclude(head, begun, passed.get(), done, Some((mark, exchange)), from.as_deref())
     }
 

@@ -292,7 +292,7 @@ impl Server {
     }
 
     /// Calls `hook` when a connection begins or ends, to count them for example. A connection that is reset because its client has
-    /// too many begins and ends at once. A panic of `hook` is logged, and the connection goes on.
+    /// too many begins and ends at once. A panic of `hook` is logged, and the connection goes on. A shutdown waits for `hook`.
     ///
     /// ```
     /// use osier_web::{ConnectionEvent, Router, Server};
@@ -309,7 +309,7 @@ impl Server {
     }
 
     /// Sends the operator's log lines to `log`: panics and failures of handlers, refused requests, and
-    /// problems with accepting. Without it, errors and warnings go to the standard error stream.
+    /// problems with accepting. Without it, errors and warnings go to the standard error stream. A shutdown waits for `log`.
     ///
     /// ```
     /// use osier_web::{Level, Router, Server};

@@ -321,6 +321,11 @@ impl Job {
         if self.is_failure(status) && self.covers_error(status, &mut response)? {
             return Ok(());
         }
+        // The refusal of a request without the client's fields is no client's response.
+        if self.failed.is_some() && status.is_client_error() {
+            self.pass(None, Mark::Unchanged);
+            return Ok(());
+        }
         if status.is_server_error() && !response.of_backend {
             self.give(Some(response));
             self.store().land(&self.flight, Mark::Clear);
