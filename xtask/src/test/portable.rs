@@ -35,8 +35,8 @@ pub fn run(built: Vec<Executable>) -> Outcome {
     executables::run_each("portable", jobs.collect(), LIMIT)
 }
 
-/// Modules of osier's tests that do not depend on the driver. Two of them read debug information, which takes long.
-const DRIVERLESS: [&str; 3] = ["dump::", "gdb::", "sim::"];
+/// Modules of osier's tests that do not depend on the driver. The first reads debug information, which takes long.
+const DRIVERLESS: [&str; 2] = ["dump::", "sim::"];
 
 /// The module of osier-web's tests that also runs on the portable driver.
 const WEB_SMOKE: &str = "keepalive::";
