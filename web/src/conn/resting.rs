@@ -1,5 +1,5 @@
 //! The requests of a worker that wait without a fiber, for a backend or for what their handlers wait for: a list for people who look at the
-//! server at work. Those that wait for their client are not in it, and neither are streams of events.
+//! server at work. Requests that wait for their client are not in it, and neither are streams of events.
 //!
 //! ```text
 //!   a request leaves its fiber ─▶ RestingRequests::add ─▶ AtRest, which it keeps ─▶ its drop: the request goes on, or has ended

@@ -175,7 +175,7 @@ impl FastCgi {
     }
 }
 
-/// Gives `response` the fields of a head. Of several dates the last one counts: each would be looked for among all fields before it, to
+/// Gives `response` the fields of a head. The last one of several dates counts: each would be looked for among all fields before it, to
 /// be replaced.
 fn set_fields<'f>(response: &mut Response, fields: impl Iterator<Item = (&'f str, &'f [u8])>) {
     let mut date = None;

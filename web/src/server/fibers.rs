@@ -23,7 +23,7 @@ const PATIENCE: Duration = Duration::from_millis(500);
 pub struct RequestsAtRest {
     /// Their number.
     pub count: usize,
-    /// Those that wait longest, beginning with the longest one.
+    /// The ones that wait longest, the longest first.
     pub longest: Vec<RequestAtRest>,
 }
 

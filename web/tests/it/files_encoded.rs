@@ -10,7 +10,13 @@ use osier_web::Router;
 use osier_web::files::{CacheLimits, Files, Options};
 use testkit::Folder;
 
+/// A file that was changed in the last two seconds is encoded anew for each look, which takes more permits than there are.
+fn settle() {
+    std::thread::sleep(Duration::from_secs(2));
+}
+
 fn serve(folder: &Folder) -> Site {
+    settle();
     site(Router::new().fallback(Files::open(folder.path()).unwrap().handler()))
 }
 
@@ -227,6 +233,7 @@ fn a_store_that_is_too_small_costs_time_and_nothing_else() {
         },
         ..Options::default()
     };
+    settle();
     let site = site(Router::new().fallback(Files::with(folder.path(), options).unwrap().handler()));
     let mut tags = Vec::new();
     for round in 0..2 {
@@ -256,6 +263,7 @@ fn a_store_that_keeps_nothing_makes_nothing() {
         cache,
         ..Options::default()
     };
+    settle();
     let site = site(Files::with(folder.path(), options).unwrap());
     let reply = ask(&site, "GET", "/a.txt", &["Accept-Encoding: gzip"]);
     // It does not vary: no form is even looked for.
@@ -292,6 +300,7 @@ fn curl_undoes_every_coding() {
     let router = Router::new()
         .mount("/files", Files::open(folder.path()).unwrap().handler())
         .fallback(embedded.handler());
+    settle();
     let site = site(router);
     for coding in ["gzip", "br", "zstd"] {
         for (path, expected) in [("/files/a.html", &text), ("/page", &page)] {

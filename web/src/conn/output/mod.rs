@@ -433,12 +433,6 @@ impl<'c> Output<'c> {
         self.state.borrow().paused.is_some()
     }
 
-    /// Whether a body has paused, whose rest nobody has taken.
-    #[cfg(feature = "fibers")]
-    pub(crate) fn has_paused(&self) -> bool {
-        self.state().paused.is_some()
-    }
-
     /// Takes the rest of a body that has paused.
     pub(crate) fn take_paused(&self) -> Option<PausedCode> {
         let mut state = self.state();

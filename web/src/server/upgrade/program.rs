@@ -93,7 +93,7 @@ impl Program {
         self
     }
 
-    /// Gives the new process an item, for [`Upgrade::take`].
+    /// Gives the new process an item, for [`Upgrade::take`](super::Upgrade::take).
     ///
     /// # Panics
     ///

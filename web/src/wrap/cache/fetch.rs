@@ -664,9 +664,9 @@ pub fn log_failure(worker: &Worker, (method, target): (&str, &str), response: &m
 
 /// The handler has to be asked once more.
 enum Again {
-    /// Without the validators of the stored response.
+    /// The validators of the stored response are left out.
     WithoutValidators,
-    /// With these fields, after this error.
+    /// These fields alone are sent, after this error.
     WithoutClient(FieldLines, StatusCode),
 }
 
