@@ -41,6 +41,20 @@ pub fn in_a_small_child(test: &str, body: impl FnOnce()) {
     print!("{said}");
 }
 
+/// The count of the calls of a handler, and that handler, which counts the bytes of a body.
+pub fn counts() -> (
+    Arc<AtomicUsize>,
+    impl Fn(&mut Request<'_>) -> std::io::Result<String> + Send + Sync + 'static,
+) {
+    let begun = Arc::new(AtomicUsize::new(0));
+    let begins = begun.clone();
+    let count = move |request: &mut Request<'_>| {
+        begins.fetch_add(1, Relaxed);
+        std::io::copy(request.body(), &mut std::io::sink()).map(|count| count.to_string())
+    };
+    (begun, count)
+}
+
 /// The server holds nothing any more, and serves.
 fn is_as_before(site: &Site, account: Account) {
     eventually("the charges are gone", || {
@@ -220,12 +234,7 @@ fn near_the_limit_handlers_whose_bodies_do_not_come_wait_no_longer() {
             FREE.wait();
             "has waited"
         };
-        let begun = Arc::new(AtomicUsize::new(0));
-        let begins = begun.clone();
-        let count = move |request: &mut Request<'_>| {
-            begins.fetch_add(1, Relaxed);
-            std::io::copy(request.body(), &mut std::io::sink()).map(|count| count.to_string())
-        };
+        let (begun, count) = counts();
         let router = Router::new().get("/", |_| "fine").post("/count", count);
         let server = Server::new(router.get("/greedy", greedy)).timeouts(Timeouts {
             body: Duration::from_secs(600),

@@ -11,7 +11,7 @@ use osier_web::{Request, Router, Server, Timeouts};
 
 use super::client::Client;
 use crate::common::{arrived, eventually, site, site_with};
-use crate::memory::in_a_small_child;
+use crate::memory::{counts, in_a_small_child};
 
 #[test]
 fn near_the_limit_streams_behind_one_that_waits_are_refused_and_may_come_again() {
@@ -44,12 +44,7 @@ fn near_the_limit_streams_whose_bodies_do_not_come_are_reset() {
             FREE.wait();
             "has waited"
         };
-        let begun = Arc::new(AtomicUsize::new(0));
-        let begins = begun.clone();
-        let count = move |request: &mut Request<'_>| {
-            begins.fetch_add(1, Relaxed);
-            std::io::copy(request.body(), &mut std::io::sink()).map(|count| count.to_string())
-        };
+        let (begun, count) = counts();
         let router = Router::new().get("/", |_| "hello").post("/count", count);
         let server = Server::new(router.get("/greedy", greedy)).timeouts(Timeouts {
             body: Duration::from_secs(600),
@@ -112,12 +107,7 @@ fn near_the_limit_bytes_that_have_arrived_keep_their_stream() {
             FREE.wait();
             "has waited"
         };
-        let begun = Arc::new(AtomicUsize::new(0));
-        let begins = begun.clone();
-        let count = move |request: &mut Request<'_>| {
-            begins.fetch_add(1, Relaxed);
-            std::io::copy(request.body(), &mut std::io::sink()).map(|count| count.to_string())
-        };
+        let (begun, count) = counts();
         let server = Server::new(Router::new().post("/count", count).get("/greedy", greedy));
         let site = site_with(1, server, |server| server.bind("127.0.0.1:0"));
         let mut client = Client::connect(site.addr);
