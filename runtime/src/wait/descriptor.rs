@@ -6,7 +6,8 @@
 //! are never touched.
 //!
 //! An event wakes all waits of its descriptor, in the order in which they began. A wait knows its index in the entry, and the entry counts the
-//! interests of its waits. So each wait that goes on costs the same, however many there are.
+//! interests of its waits. So each wait that goes on costs the same, however many there are. An event also passes the free places before the
+//! last wait: after many waits of which only the last one stays, they are as many as those waits.
 //!
 //! # Protocol
 //! All of a table is under its one lock, which is taken after the lock of the driver's poller if both are needed.

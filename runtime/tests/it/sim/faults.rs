@@ -178,15 +178,19 @@ fn a_reset_takes_no_link_that_is_cut() {
     });
 }
 
-/// The byte has arrived at an end that had given up, whose own reset is lost.
-#[test]
-fn a_byte_that_has_met_an_end_that_gave_up_brings_another_reset() {
-    let link = Link {
+/// Every segment takes the same tenth of a second.
+fn slow_link() -> Link {
+    Link {
         latency: SECOND / 10,
         jitter: Duration::ZERO,
         ..Link::default()
-    };
-    Sim::new(1).link(link).run(|world| {
+    }
+}
+
+/// The byte has arrived at an end that had given up, whose own reset is lost.
+#[test]
+fn a_byte_that_has_met_an_end_that_gave_up_brings_another_reset() {
+    Sim::new(1).link(slow_link()).run(|world| {
         let server = world.host("server", || -> std::io::Result<()> {
             let (stream, _) = TcpListener::bind("0.0.0.0:7")?.accept()?;
             osier::sleep(2 * SECOND);
@@ -235,12 +239,7 @@ fn an_end_of_a_stream_that_meets_an_end_that_has_failed_is_reset() {
 
 #[test]
 fn a_client_without_power_resets_nothing() {
-    let link = Link {
-        latency: SECOND / 10,
-        jitter: Duration::ZERO,
-        ..Link::default()
-    };
-    Sim::new(1).link(link).run(|world| {
+    Sim::new(1).link(slow_link()).run(|world| {
         let server = world.host("server", || -> std::io::Result<()> {
             let (mut stream, _) = TcpListener::bind("0.0.0.0:7")?.accept()?;
             stream.set_read_timeout(Some(60 * SECOND))?;

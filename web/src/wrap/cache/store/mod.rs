@@ -291,10 +291,7 @@ impl Store {
 
     pub(super) fn complain(&self, error: &io::Error) {
         if let (Some(log), Some(folder)) = (&self.log, &self.options.disk) {
-            log(format_args!(
-                "a response is not stored in '{}': {error}",
-                folder.display()
-            ));
+            log(format_args!("cannot keep responses in '{}': {error}", folder.display()));
         }
     }
 
