@@ -41,7 +41,9 @@ usage: cargo xtask COMMAND
                    simulations of servers, gateways and an example, 10,000 seeds each unless N says so
                    names: server http2 pool proxy fastcgi pubsub chat upgrade acme counter
   bench [--all] [--rows PATTERN]... [--quick] [--against DIR]
-                   this server and its rivals, in turn, on this machine; writes bench/RESULTS.md
+                   this server and its rivals, in turn, on this machine; adds the run to bench/runs, and makes
+                   bench/RESULTS.md of the last runs of each row
+  bench results    makes bench/RESULTS.md anew
   bench instructions
                    counts the instructions of hot paths; writes bench/instructions.txt
   bench --builds   build times of hello on osier-web, axum, actix-web and may_minihttp, and of the server

@@ -6,6 +6,8 @@
 //! stand in the last column. Crates of ours, and seconds of the server, have bounds of their own. Downloads come before.
 
 use super::programs::build_command;
+use super::results::Named;
+use super::rows::BOUND;
 use super::table::{self, Line};
 use crate::step;
 use crate::test::target_dir;
@@ -33,11 +35,23 @@ const CRATES_MAX: f64 = 60.0;
 /// Maximum seconds of the server's build, on two cores.
 const SERVER_SECONDS_MAX: f64 = 120.0;
 
-/// The heading of this table in `bench/RESULTS.md`.
-pub const HEADING: &str = "\n## Builds from nothing\n";
+const HELLO: &str = "hello, release build";
+const SERVER: &str = "osier-server, release build";
 
-/// Builds everything and returns the section for `bench/RESULTS.md`.
-pub fn measured() -> Result<String, String> {
+/// The lines of a run.
+pub fn named() -> Vec<Named> {
+    let rivals = RIVALS.iter().map(|rival| (HELLO, rival.0));
+    let lines = [(HELLO, BOUND)].into_iter().chain(rivals).chain([(SERVER, BOUND)]);
+    let named = |(row, rival): (&str, &str)| Named {
+        row: row.into(),
+        rival: rival.into(),
+        goal: Some(1.0),
+    };
+    lines.map(named).collect()
+}
+
+/// Builds everything and returns the machine and the table.
+pub fn measured() -> Result<(String, String), String> {
     for manifest in ["bench/Cargo.toml", "Cargo.toml"] {
         let mut fetch = step::cargo();
         fetch.args(["fetch", "--locked", "--manifest-path", manifest]);
@@ -54,23 +68,17 @@ pub fn measured() -> Result<String, String> {
             built.push(build(hello(*rival))?);
         }
     }
-    let mut lines = vec![bounded(
-        "hello, release build",
-        "crates",
-        ours[0].crates as f64,
-        CRATES_MAX,
-    )];
+    let mut lines = vec![bounded(HELLO, "crates", ours[0].crates as f64, CRATES_MAX)];
     let rivals = RIVALS.iter().zip(&theirs);
     lines.extend(rivals.map(|(rival, theirs)| compared(rival.0, &ours, theirs)));
     let mut server = step::cargo();
     server.args(["build", "--release", "--locked", "-p", "osier-server"]);
     let server = build(server)?;
-    let row = "osier-server, release build";
     lines.push(Line {
         aside: format!("{} {:.0} s CPU", server.shown(), server.cpu.as_secs_f64()),
-        ..bounded(row, "s", server.took.as_secs_f64(), SERVER_SECONDS_MAX)
+        ..bounded(SERVER, "s", server.took.as_secs_f64(), SERVER_SECONDS_MAX)
     });
-    Ok(format!("{HEADING}\n{machine}\n{}", table::rendered(&lines)))
+    Ok((machine, table::rendered(&lines)))
 }
 
 const LIMIT: Duration = Duration::from_secs(30 * 60);
@@ -86,7 +94,7 @@ fn compared(rival: &str, ours: &[Built], theirs: &[Built]) -> Line {
     let cpu = |builds: &[Built]| builds.iter().map(|built| built.cpu.as_secs_f64()).collect();
     let shown = |builds: &[Built]| builds.first().map(Built::shown).unwrap_or_default();
     Line {
-        row: "hello, release build".into(),
+        row: HELLO.into(),
         rival: rival.into(),
         unit: "s CPU",
         ours: cpu(ours),
@@ -101,7 +109,7 @@ fn compared(rival: &str, ours: &[Built], theirs: &[Built]) -> Line {
 fn bounded(row: &str, unit: &'static str, figure: f64, bound: f64) -> Line {
     Line {
         row: row.into(),
-        rival: "bound".into(),
+        rival: BOUND.into(),
         unit,
         ours: vec![figure],
         theirs: vec![bound],

@@ -4,7 +4,8 @@
 //! of them, and goes the other way round, so other work of the machine, and what one leaves behind, affect all of them alike. The figure
 //! is the **ratio** of Osier to a rival in one round; the table shows its median and its spread. Time per request is CPU time of the server as the operating system counts
 //! it, because on two cores the load generator is the bottleneck. A row that could not be measured appears with the
-//! reason. A row that Osier loses appears like any other.
+//! reason. A row that Osier loses appears like any other. Each run but a quick one adds a file to `bench/runs`, and `results.rs` makes the
+//! page of results of all of them.
 //!
 //! A run builds only the programs that its rows need (`programs.rs`). `rows/` has the rows and their goals, `server/` one running
 //! server, `load/` the load on it, `table.rs` the figures and how they are shown. `bench instructions` counts instead: `test/instructions/`.
@@ -13,6 +14,7 @@ mod builds;
 mod entries;
 mod load;
 mod programs;
+mod results;
 mod rows;
 mod server;
 mod table;
@@ -49,7 +51,11 @@ pub fn main(args: &[String]) -> ExitCode {
     if args == ["instructions"] {
         return crate::test::instructions::main();
     }
-    match parsed(args).and_then(measured) {
+    let outcome = match args {
+        [only] if only == "results" => refresh().map(|()| true),
+        _ => parsed(args).and_then(measured),
+    };
+    match outcome {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(why) => {
@@ -59,6 +65,9 @@ pub fn main(args: &[String]) -> ExitCode {
     }
 }
 
+/// The rounds of a run that is kept.
+const ROUNDS: usize = 5;
+
 impl Plan {
     /// A whole run on this machine.
     fn here() -> Result<Plan, String> {
@@ -66,7 +75,7 @@ impl Plan {
             all: false,
             builds: false,
             rows: vec![],
-            rounds: 5,
+            rounds: ROUNDS,
             load: Duration::from_secs(4),
             cores: two_cores()?,
             spread: false,
@@ -115,9 +124,9 @@ fn parsed(args: &[String]) -> Result<Plan, String> {
 /// Builds, runs the rows, shows the table; false if a line has no figure.
 fn measured(plan: Plan) -> Result<bool, String> {
     if plan.builds {
-        let section = builds::measured()?;
-        println!("{section}");
-        write(builds::HEADING, &section)?;
+        let (machine, table) = builds::measured()?;
+        println!("\n{machine}\n{table}");
+        keep("Builds from nothing", &machine, &table)?;
         return Ok(true);
     }
     let missing = peers::install(peers::FOR_BENCH);
@@ -136,36 +145,50 @@ fn measured(plan: Plan) -> Result<bool, String> {
 
     let table = table::rendered(&lines);
     println!("\n{machine}\n{table}");
-    if plan.rows.is_empty() && plan.rounds >= 5 && plan.against.is_none() {
-        write(HEADING, &format!("{HEADING}\n{machine}\n{table}"))?;
-    } else {
-        println!("not written to bench/RESULTS.md: a quick run, only some rows, or another checkout as the rival");
+    match plan.rounds >= ROUNDS && plan.against.is_none() {
+        true => keep(&title(&plan), &machine, &table)?,
+        false => println!("not kept: a quick run, or another checkout as the rival"),
     }
     Ok(!lines.is_empty() && lines.iter().all(|line| line.failure.is_none()))
 }
 
-const RESULTS: &str = "bench/RESULTS.md";
-
-/// The heading of the table of a whole run.
-const HEADING: &str = "# Results\n";
-
-/// Writes a section down, in place of the last one with that heading.
-fn write(heading: &str, section: &str) -> Result<(), String> {
-    let failed = |error| format!("{RESULTS}: {error}");
-    let text = std::fs::read_to_string(RESULTS).map_err(failed)?;
-    std::fs::write(RESULTS, with_section(&text, heading, section)).map_err(failed)?;
-    println!("written to {RESULTS}");
-    Ok(())
+/// "Rows: 'JSON', 'server:'", as they were asked for.
+fn title(plan: &Plan) -> String {
+    let rivals = if plan.all { ", with all rivals" } else { "" };
+    match &plan.rows[..] {
+        [] => format!("All rows{rivals}"),
+        rows => format!("Rows: '{}'{rivals}", rows.join("', '")),
+    }
 }
 
-/// The text with another section under a heading, up to the next heading of the second level. The rest was written by hand, and stays.
-fn with_section(text: &str, heading: &str, section: &str) -> String {
-    let Some(at) = text.find(heading) else {
-        return format!("{text}{section}");
+/// Adds a run to those that are kept, and makes the page of results anew.
+fn keep(title: &str, machine: &str, table: &str) -> Result<(), String> {
+    let text = format!("# {title}\n\n{machine}\n{table}");
+    let path = results::add(&table::today(), &nickname(&table::processor()), &text)?;
+    println!("kept as {path}");
+    refresh()
+}
+
+/// The page of results, of all runs that are kept.
+fn refresh() -> Result<(), String> {
+    let plan = Plan {
+        all: true,
+        ..Plan::here()?
     };
-    let below = at + heading.len() - 1;
-    let end = text[below..].find("\n## ").map_or(text.len(), |next| below + next);
-    format!("{}{section}{}", &text[..at], &text[end..])
+    let mut lines = rows::named(&rows::wanted(&plan));
+    lines.extend(builds::named());
+    results::refresh(&lines)
+}
+
+/// The name of a machine in the names of its runs.
+fn nickname(processor: &str) -> String {
+    let words = processor.split(|char: char| !char.is_ascii_alphanumeric());
+    let known = ["EPYC", "Intel"].iter().find(|name| processor.contains(**name));
+    known
+        .copied()
+        .or(words.into_iter().find(|word| !word.is_empty()))
+        .unwrap_or("unknown")
+        .to_lowercase()
 }
 
 /// The folder of another checkout, as an absolute path.
@@ -224,35 +247,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_run_replaces_its_own_section_and_nothing_else() {
-        let text = "# Results\n\nold\n\n## Quick runs\n\nkept\n\n## Builds from nothing\n\nold builds\n\n## Load\n\nkept, too\n";
-        let main = with_section(text, HEADING, "# Results\n\nnew\n");
-        assert_eq!(main, text.replace("old\n\n## Q", "new\n\n## Q"));
-        let builds = with_section(text, builds::HEADING, "\n## Builds from nothing\n\nnew builds\n");
-        assert_eq!(builds, text.replace("old builds", "new builds"));
-        let without = with_section(
-            "# Results\n\nold\n",
-            builds::HEADING,
-            "\n## Builds from nothing\n\nnew\n",
-        );
-        assert_eq!(without, "# Results\n\nold\n\n## Builds from nothing\n\nnew\n");
-    }
-
-    /// Everything but the two tables that a run writes stands under a heading that a run leaves alone.
-    #[test]
-    fn a_run_keeps_what_was_written_by_hand() {
-        let text = std::fs::read_to_string(crate::root().join(RESULTS)).unwrap();
-        let kept = with_section(&with_section(&text, HEADING, ""), builds::HEADING, "");
-        let headings = |text: &str| text.lines().filter(|line| line.starts_with("## ")).count();
-        assert_eq!(headings(&kept) + 1, headings(&text));
-        for table in [
-            "## Quick runs",
-            "## A third machine",
-            "## Load at a fixed rate",
-            "commit 24dfaaa4",
-            "commit 7fca710f",
-        ] {
-            assert!(kept.contains(table), "{table}");
-        }
+    fn machines_have_short_names() {
+        assert_eq!(nickname("AMD EPYC 7763 64-Core Processor"), "epyc");
+        assert_eq!(nickname("Intel(R) Xeon(R) Processor"), "intel");
+        assert_eq!(nickname("Neoverse-N1"), "neoverse");
+        assert_eq!(nickname(""), "unknown");
     }
 }

@@ -67,12 +67,16 @@ impl Line {
         if ratios.is_empty() || self.failure.is_some() {
             return format!("≤ {goal:.2}");
         }
-        let verdict = match (lowest(ratios), highest(ratios)) {
-            (_, high) if high <= goal => "yes",
-            (low, _) if low > goal => "NO",
-            _ => "open",
-        };
-        format!("≤ {goal:.2} {verdict}")
+        format!("≤ {goal:.2} {}", judged(goal, lowest(ratios), highest(ratios)))
+    }
+}
+
+/// Whether all rounds meet a goal, or miss it; "open" if the spread of their ratios holds it.
+pub fn judged(goal: f64, lowest: f64, highest: f64) -> &'static str {
+    match (lowest, highest) {
+        (_, high) if high <= goal => "yes",
+        (low, _) if low > goal => "NO",
+        _ => "open",
     }
 }
 
@@ -82,13 +86,19 @@ const COLUMNS: [&str; 10] = [
 
 /// The lines as a table whose columns stand under each other.
 pub fn rendered(lines: &[Line]) -> String {
-    let mut rows = vec![COLUMNS.map(String::from)];
-    rows.extend(lines.iter().map(Line::cells));
+    let head = COLUMNS.map(String::from).to_vec();
+    let rows = lines.iter().map(|line| line.cells().to_vec());
+    aligned(&std::iter::once(head).chain(rows).collect::<Vec<_>>())
+}
+
+/// A table in Markdown whose columns stand under each other. The first row is its head.
+pub fn aligned(rows: &[Vec<String>]) -> String {
+    let columns = rows.first().map_or(0, Vec::len);
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let widths: [usize; COLUMNS.len()] = std::array::from_fn(width);
-    rows.insert(1, widths.map(|width| "-".repeat(width)));
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    let rule: Vec<String> = widths.iter().map(|width| "-".repeat(*width)).collect();
     let mut text = String::new();
-    for row in &rows {
+    for row in rows.iter().take(1).chain([&rule]).chain(rows.iter().skip(1)) {
         let padded = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
         text += &format!("| {} |\n", padded.collect::<Vec<_>>().join(" | "));
     }
@@ -172,11 +182,8 @@ fn crates(lock: &str) -> Vec<String> {
 /// The machine, its load, the commit and the compiler: one line.
 pub fn computer() -> String {
     let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model = cpuinfo
-        .lines()
-        .find_map(|line| line.strip_prefix("model name"))
-        .unwrap_or("unknown");
     let cores = cpuinfo.lines().filter(|line| line.starts_with("processor")).count();
+    let model = processor();
     let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let commit = match (
         said("git", &["rev-parse", "--short", "HEAD"]),
@@ -188,13 +195,24 @@ pub fn computer() -> String {
         (hash, _) => format!("{hash} with changes"),
     };
     format!(
-        "{}, {cores} cores, Linux {}; {}; {}, commit {commit}; load average at the start {}.\n",
-        model.trim_matches([' ', '\t', ':']),
+        "{model}, {cores} cores, Linux {}; {}; {}, commit {commit}; load average at the start {}.\n",
         said("uname", &["-r"]),
         said("rustc", &["-V"]),
-        said("date", &["-u", "+%F"]),
+        today(),
         first_words(&load, 1),
     )
+}
+
+/// "AMD EPYC".
+pub fn processor() -> String {
+    let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name"));
+    model.unwrap_or("unknown").trim_matches([' ', '\t', ':']).into()
+}
+
+/// "2026-11-30", in UTC.
+pub fn today() -> String {
+    said("date", &["-u", "+%F"])
 }
 
 /// The text that a program prints on either of its outputs.

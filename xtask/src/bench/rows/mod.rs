@@ -32,6 +32,7 @@ mod workers;
 use super::Plan;
 use super::load::{self, Served};
 use super::programs::{program, with_programs_of};
+use super::results::Named;
 use super::server::Server;
 use super::table::{Line, median};
 use std::collections::BTreeSet;
@@ -132,6 +133,24 @@ pub fn programs(plan: &Plan, rows: &[Row]) -> BTreeSet<&'static str> {
     programs.chain(rows.iter().flat_map(|row| row.load)).copied().collect()
 }
 
+/// The lines of these rows: each of ours beside the bound and each rival.
+pub fn named(rows: &[Row]) -> Vec<Named> {
+    let mut lines = vec![];
+    for row in rows {
+        let bound = row.bound.map(|_| (BOUND, BELOW));
+        let rivals = row.rivals.iter().map(|rival| (rival.name, rival.goal));
+        let rivals: Vec<_> = bound.into_iter().chain(rivals).collect();
+        for ours in &row.ours {
+            lines.extend(rivals.iter().map(|(rival, goal)| Named {
+                row: row.line(ours),
+                rival: rival.to_string(),
+                goal: *goal,
+            }));
+        }
+    }
+    lines
+}
+
 /// The names of all rivals of these rows.
 pub fn rivals(rows: &[Row]) -> BTreeSet<&'static str> {
     let rivals = rows.iter().flat_map(|row| &row.rivals);
@@ -206,16 +225,25 @@ fn measured(mut row: Row) -> Vec<Line> {
             }
         }
     }
-    let several = row.ours.len() > 1;
-    row.ours.iter().flat_map(|ours| lines(&row, ours, several)).collect()
+    row.ours.iter().flat_map(|ours| lines(&row, ours)).collect()
 }
 
+impl Row<'_> {
+    /// The name of the lines of one of ours.
+    fn line(&self, ours: &Contestant) -> String {
+        match self.ours.len() {
+            1 => self.name.clone(),
+            _ => format!("{}: {}", self.name, ours.name),
+        }
+    }
+}
+
+/// The rival of the line of a figure that Osier has set itself.
+pub const BOUND: &str = "bound";
+
 /// The lines of one of ours: against the bound, and against each rival.
-fn lines(row: &Row, ours: &Contestant, several: bool) -> Vec<Line> {
-    let name = match several {
-        true => format!("{}: {}", row.name, ours.name),
-        false => row.name.clone(),
-    };
+fn lines(row: &Row, ours: &Contestant) -> Vec<Line> {
+    let name = row.line(ours);
     let line = |rival: &str, theirs: Vec<f64>, goal, aside, failure| Line {
         row: name.clone(),
         rival: rival.into(),
@@ -228,7 +256,7 @@ fn lines(row: &Row, ours: &Contestant, several: bool) -> Vec<Line> {
     };
     let bound = row
         .bound
-        .map(|bound| line("bound", vec![bound; row.rounds], BELOW, String::new(), None));
+        .map(|bound| line(BOUND, vec![bound; row.rounds], BELOW, String::new(), None));
     let against = row.rivals.iter().map(|rival| {
         let aside = [aside(&ours.samples), aside(&rival.samples)].map(|text| text.unwrap_or_default());
         let aside = if aside[0].is_empty() {
