@@ -4,14 +4,17 @@
 //! fills the spool; its sender reads it, once for each attempt.
 //!
 //! ```text
-//!   client ─▶ piece ─▶ memory, at most `Limits::memory`, and `Limits::shared` of all spools
-//!               └────▶ file, with the bytes that were in memory, as soon as the body does not fit, or memory is short
-//!                      at most `Limits::files` of all spools
+//!   client ─▶ pieces ─▶ memory, at most `Limits::memory`, and `Limits::shared` of all spools
+//!               └─────▶ file, with the bytes that were in memory, as soon as the body does not fit, memory is short, or a whole
+//!                       piece of a body has come whose length will not fit; at most `Limits::files` of all spools
 //! ```
 //!
 //! While the client is waited for, the spool holds no piece: a client that sends a byte now and then costs that byte. The file is
-//! written and read on the blocking pool. Its content vanishes with its descriptor, even if the process is killed.
+//! written on the blocking pool, up to [`PIECES`] pieces at once if they have arrived together. It is read there, too, unless the gateway
+//! sends it itself ([`Spool::file`]). Its content vanishes with its descriptor, even if the process is killed.
 
+#[cfg(feature = "proxy")]
+use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
@@ -173,41 +176,57 @@ impl Spool {
         if self.len == 0 && body.announced().is_some_and(|length| length > limits.longest()) {
             return Err(limits.too_long());
         }
-        loop {
+        let is_long = body.announced().is_some_and(|length| length > limits.memory as u64);
+        let mut pieces = Vec::new();
+        let is_whole = loop {
             let mut piece = buffers::take(Size::K64);
-            let (filled, then) = match read_all_arrived(body, &mut piece) {
+            let read = read_all_arrived(body, &mut piece);
+            pieces.push(piece);
+            let (filled, then) = match read {
                 Ok(read) => read,
-                Err(error) => {
-                    buffers::give(piece);
-                    return Err(Failed::Client(error));
-                }
+                Err(error) => break Err(Failed::Client(error)),
             };
-            if filled > 0 {
-                piece = self.add(piece, filled, limits)?;
+            let for_file = self.file.is_some() || (is_long && (pieces.len() > 1 || then == Then::ReadOn));
+            if for_file && then == Then::ReadOn && pieces.len() < PIECES {
+                continue;
             }
-            buffers::give(piece);
+            pieces = self.add(pieces, filled, limits, for_file)?;
             match then {
-                Then::Over => return Ok(true),
-                Then::Wait => return Ok(false),
-                Then::ReadOn => {}
+                Then::Over => break Ok(true),
+                Then::Wait => break Ok(false),
+                Then::ReadOn => pieces.drain(..).for_each(buffers::give),
             }
-        }
+        };
+        pieces.into_iter().for_each(buffers::give);
+        is_whole
     }
 
-    /// Adds the first `filled` bytes of `piece`, which it returns.
+    /// Adds `pieces`, which it returns. They are full but the last one, which has `filled` bytes. They go to the file if they are for it, or
+    /// the memory has no room.
     ///
     /// # Suspends
     ///
     /// While the file is written.
-    fn add(&mut self, piece: Box<[u8]>, filled: usize, limits: &Limits) -> Result<Box<[u8]>, Failed> {
-        let (at, end) = (self.len, self.len + filled as u64);
+    fn add(
+        &mut self,
+        pieces: Vec<Box<[u8]>>,
+        filled: usize,
+        limits: &Limits,
+        for_file: bool,
+    ) -> Result<Vec<Box<[u8]>>, Failed> {
+        let held: usize = pieces.iter().map(|piece| piece.len()).sum();
+        let count = held - Size::K64.bytes() + filled;
+        let (at, end) = (self.len, self.len + count as u64);
+        if count == 0 {
+            return Ok(pieces);
+        }
         if end > limits.longest() {
             return Err(limits.too_long());
         }
         self.len = end;
-        let Some(space) = self.claim(filled, limits)? else {
-            self.memory.extend_from_slice(&piece[..filled]);
-            return Ok(piece);
+        let Some(space) = self.claim(count, limits, for_file)? else {
+            parts(&pieces, count).for_each(|part| self.memory.extend_from_slice(part));
+            return Ok(pieces);
         };
         let (file, folder, memory) = (
             self.file.take(),
@@ -215,7 +234,7 @@ impl Spool {
             std::mem::take(&mut self.memory),
         );
         // Many bodies may wait for the disk at once, with what they hold.
-        let _charges = (std::mem::take(&mut self.held), Account::BODIES.charge(piece.len()));
+        let _charges = (std::mem::take(&mut self.held), Account::BODIES.charge(held));
         let written = on_disk(move || {
             let file = match file {
                 Some(file) => {
@@ -224,25 +243,31 @@ impl Spool {
                 }
                 None => Arc::new(Unnamed::new(&folder, space)?),
             };
-            let written = file
-                .write_all_at(&memory, 0)
-                .and_then(|()| file.write_all_at(&piece[..filled], at));
-            written.map_err(|error| in_folder(&folder, &error))?;
-            io::Result::Ok((file, piece))
+            let write = || {
+                file.write_all_at(&memory, 0)?;
+                let mut at = at;
+                for part in parts(&pieces, count) {
+                    file.write_all_at(part, at)?;
+                    at += part.len() as u64;
+                }
+                Ok(())
+            };
+            write().map_err(|error| in_folder(&folder, &error))?;
+            io::Result::Ok((file, pieces))
         });
-        let (file, piece) = written.map_err(Failed::File)?;
+        let (file, pieces) = written.map_err(Failed::File)?;
         self.file = Some(file);
-        Ok(piece)
+        Ok(pieces)
     }
 
     /// Claims space in the file for the last `filled` bytes, and for those that go there with them. `None` if they stay in memory.
-    fn claim(&mut self, filled: usize, limits: &Limits) -> Result<Option<Space>, Failed> {
+    fn claim(&mut self, filled: usize, limits: &Limits, for_file: bool) -> Result<Option<Space>, Failed> {
         let pressure = memory::pressure();
-        let may_stay = self.file.is_none() && self.len <= limits.memory as u64;
+        let may_stay = !for_file && self.len <= limits.memory as u64;
         if may_stay && pressure == Pressure::Normal && self.held.grow(filled, limits.shared) {
             return Ok(None);
         }
-        if self.len > limits.memory as u64 {
+        if self.len > limits.memory as u64 || (for_file && self.file.is_none()) {
             self.spilled = Spilled::Long;
         } else if self.file.is_none() {
             self.spilled = match pressure {
@@ -269,6 +294,12 @@ impl Spool {
 
     pub(crate) fn len(&self) -> u64 {
         self.len
+    }
+
+    /// The file, if the body is not in memory.
+    #[cfg(feature = "proxy")]
+    pub(crate) fn file(&self) -> Option<&File> {
+        self.file.as_deref().map(|file| &**file)
     }
 
     /// Appends up to `count` bytes, beginning at `at`, to `to`. Returns how many, 0 at the end.
@@ -320,7 +351,20 @@ pub(crate) fn on_disk<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'stat
     osier::unblock(work)
 }
 
+/// The most pieces that are written to a file at once.
+const PIECES: usize = 4;
+
+/// The first `count` bytes of `pieces`.
+fn parts(pieces: &[Box<[u8]>], mut count: usize) -> impl Iterator<Item = &[u8]> {
+    pieces.iter().map(move |piece| {
+        let part = &piece[..piece.len().min(count)];
+        count -= part.len();
+        part
+    })
+}
+
 /// The sequel of a piece.
+#[derive(Clone, Copy, PartialEq)]
 enum Then {
     /// The end.
     Over,
@@ -466,9 +510,20 @@ mod tests {
         std::fs::create_dir_all(&folder).unwrap();
         let limits = limits(&folder);
         osier::run(|| {
-            for len in [0, 1, 999, 1000, 1001, 1000 + PIECE, 1001 + PIECE, 300_000] {
+            for len in [
+                0,
+                1,
+                999,
+                1000,
+                1001,
+                1000 + PIECE,
+                1001 + PIECE,
+                300_000,
+                9 * PIECE,
+                9 * PIECE + 1,
+            ] {
                 let body: Vec<u8> = (0..len).map(|i| (i % 251) as u8).collect();
-                for step in [999, 100_000] {
+                for step in [999, 100_000, usize::MAX] {
                     let spool = Spool::fill(&mut bytes(&body, step), &limits).unwrap();
                     assert_eq!((spool.len(), spool.is_in_memory()), (len as u64, len <= 1000), "{len}");
                     assert!(content(&spool, 70_000) == body, "{len}");

@@ -1,5 +1,10 @@
 //! Sends one request to the backend: its head, then its body, from the spool or while the client sends it.
 //!
+//! ```text
+//!   spool in memory, or a body that arrives ─▶ pieces, framed ─▶ connection or stream
+//!   spool in a file ─▶ connection, by sendfile(2)
+//! ```
+//!
 //! A sender can be stopped between any two calls and continued later: its fiber is cancelled when the response arrives. Bytes read
 //! from the client that the backend has not taken stay in `piece`. As long as the backend has taken no byte, the same request
 //! may go to another backend.
@@ -11,6 +16,7 @@ use std::rc::Rc;
 use std::time::Instant;
 
 use osier::Cancelled;
+use osier::io::FileProgress;
 use osier_http::{BodyLength, CHUNK_END, ChunkHead, LAST_CHUNK};
 
 use super::forwarded;
@@ -29,14 +35,23 @@ use crate::{Request, RequestBody};
 /// The most bytes read from the client in one call.
 const PIECE: usize = 32 << 10;
 
+/// The bytes of a file that are sent together with the head. They fit into the buffers of nearly every socket, because the backend may
+/// respond without reading the body.
+const BEGINNING: u64 = 64 << 10;
+
+/// The most bytes of a file that are sent in one call.
+const PART: u64 = 1 << 20;
+
 /// Room in front of a piece for the longest chunk head.
 const CHUNK_ROOM: usize = 18;
 
 pub(super) struct Sender {
     /// The whole body, if it was received first.
     spool: Option<Spool>,
-    /// How many bytes of the spool have been put into pieces.
+    /// How many bytes of the spool have been put into pieces, or sent.
     unspooled: u64,
+    /// The pages of the spool's file that are in memory.
+    file: FileProgress,
     /// The encoded head, which depends on the backend.
     pub(super) head: Vec<u8>,
     /// How many bytes of the head the backend has taken.
@@ -94,6 +109,7 @@ impl Sender {
         Sender {
             spool: None,
             unspooled: 0,
+            file: FileProgress::default(),
             head: buffers::take_head(),
             head_sent: 0,
             piece: Vec::new(),
@@ -141,10 +157,17 @@ impl Sender {
     /// Takes the beginning of the body if all of it has been received. Returns whether it has.
     pub(super) fn take_received(&mut self, body: &mut RequestBody<'_>) -> io::Result<bool> {
         if !self.read_all && body.has_all_received() {
-            self.next_piece(body)?;
+            if !self.is_in_file() {
+                self.next_piece(body)?;
+            }
             return Ok(true);
         }
         Ok(self.read_all)
+    }
+
+    /// Whether the body is in the spool's file, and needs no framing on a connection.
+    fn is_in_file(&self) -> bool {
+        !self.chunked && self.spool.as_ref().is_some_and(|spool| spool.file().is_some())
     }
 
     /// Whether the request can be sent from its beginning again, whatever a backend has taken.
@@ -198,7 +221,7 @@ impl Sender {
     /// Takes the part of the body that has already been received, to be sent together with the head.
     pub(super) fn collect(&mut self, body: &mut RequestBody<'_>) -> io::Result<()> {
         let is_here = self.spool.is_some() || body.has_received();
-        match !self.read_all && self.piece.is_empty() && is_here {
+        match !self.read_all && self.piece.is_empty() && is_here && !self.is_in_file() {
             true => self.next_piece(body),
             false => Ok(()),
         }
@@ -219,9 +242,12 @@ impl Sender {
     /// # Suspends
     ///
     /// While the socket takes no bytes, or the windows let none through.
-    #[cfg_attr(not(feature = "h2"), expect(unused_variables, reason = "only a stream has windows"))]
     fn send_piece(&mut self, carrier: &Carrier, waits: bool) -> Result<bool, Unsent> {
         let sent = match carrier {
+            Carrier::Bytes(lease) if self.is_in_file() => {
+                let most = if waits { PART } else { BEGINNING };
+                self.send_file(lease.transport(), most).map(|()| true)
+            }
             Carrier::Bytes(lease) => self.write(lease.transport()).map(|()| true),
             #[cfg(feature = "h2")]
             Carrier::Stream(stream) => self.write_to_stream(stream, waits),
@@ -251,12 +277,49 @@ impl Sender {
 
     fn send_rest(&mut self, body: &mut RequestBody<'_>, carrier: &Carrier) -> Result<(), Unsent> {
         while !self.send_piece(carrier, true)? {
+            if self.is_in_file() && matches!(carrier, Carrier::Bytes(_)) {
+                continue;
+            }
             self.next_piece(body).map_err(|error| match Cancelled::is(&error) {
                 true => Unsent::Cancelled(error),
                 false => Unsent::Client(error),
             })?;
         }
         Ok(())
+    }
+
+    /// Sends the head and up to `most` bytes of the spool's file.
+    fn send_file(&mut self, stream: &Transport, most: u64) -> io::Result<()> {
+        let Some((spool, file)) = self.spool.as_ref().and_then(|spool| Some((spool, spool.file()?))) else {
+            unreachable!("only a body in a file")
+        };
+        let (head, head_sent, taken) = (&self.head, &mut self.head_sent, &self.progress.taken);
+        let mut has_taken = |count: usize| {
+            *head_sent += count;
+            taken.update(|taken| taken + count as u64);
+            *head_sent
+        };
+        let before = || {
+            let mut sent = has_taken(0);
+            if sent < head.len() {
+                sent = has_taken(stream.send_joined(&head[sent..]));
+            }
+            while sent < head.len() {
+                sent = match { stream }.write(&head[sent..])? {
+                    0 => return Err(io::ErrorKind::WriteZero.into()),
+                    count => has_taken(count),
+                };
+            }
+            Ok(())
+        };
+        let (begin, end) = (self.unspooled, spool.len());
+        let already = self.file.sent;
+        let sent = stream.send_file(file, (begin, most.min(end - begin)), before, &mut self.file);
+        let count = self.file.sent - already;
+        self.unspooled = begin + count;
+        self.read_all = self.unspooled == end;
+        self.progress.taken.update(|taken| taken + count);
+        sent.and_then(|()| { stream }.flush())
     }
 
     fn write(&mut self, mut stream: &Transport) -> io::Result<()> {

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
-use crate::common::backend::{self, Backend, router, serve};
+use crate::common::backend::{self, Backend, router, serve, serve_large};
 use crate::common::{PATIENCE, Panicking, eventually, post_panicking, site, taken};
 use osier_web::proxy::Proxy;
 use osier_web::{Request, Router};
@@ -87,8 +87,9 @@ fn an_idempotent_request_takes_its_body_to_another_backend() {
         }
     });
     let upstream = backend::upstream(&[broken.addr, echo.addr]).failures(1000).build();
-    let site = serve(Proxy::new(upstream.unwrap()));
-    for length in [1, 1000, 100_000, 1_000_000] {
+    let site = serve_large(Proxy::new(upstream.unwrap()));
+    // In memory, in a file, and in more than one part of a file.
+    for length in [1, 1000, 100_000, 1_000_000, 2_500_000] {
         let body: Vec<u8> = (0..length).map(|i| (i % 251) as u8).collect();
         for framing in [format!("Content-Length: {length}"), "Transfer-Encoding: chunked".into()] {
             for method in ["PUT", "DELETE", "PUT", "DELETE"] {
