@@ -39,8 +39,8 @@ pub fn rows(plan: &Plan) -> Vec<Row<'_>> {
     idle.load = &["hold"];
     let mut kernel = row(
         plan,
-        "idle connection",
-        "bytes of the kernel",
+        "idle connection in the kernel",
+        "bytes",
         CONNECTIONS,
         &["osier-hello"],
         |plan, count| {
