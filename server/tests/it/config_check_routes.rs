@@ -198,10 +198,11 @@ fn handlers() {
 fn policies() {
     run(&[
         (
-            "@site\nauth = { realm = \"a\\\"b\", users = { bob = \"secret\", \"a:b\" = \"x\" } }\n@route\nauth = {}\n",
+            "@site\nauth = { realm = \"a\\\"b\", users = { bob = \"secret\", \"a:b\" = \"x\", \" c\" = \"x\" } }\n@route\nauth = {}\n",
             &[
                 "3:42: user \"bob\": the password is not hashed with bcrypt, argon2, yescrypt, SHA-crypt, apr1 or {SHA}; make the line with 'htpasswd -B -C 12'",
                 "3:60: the user has no name, or one with a colon or control characters",
+                "3:72: the name of user \" c\" begins or ends with a space",
                 "6:8: [site.route.auth] has no users: give it users = { NAME = \"HASH\" } or file = \"FILE\" with lines of \
                  NAME:HASH",
             ],

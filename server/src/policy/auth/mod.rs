@@ -290,14 +290,14 @@ fn watch(path: &Path, named: &Arc<Passwords>, say: &Say) -> (Watched<Passwords>,
             stamp,
             mistakes,
         } = read;
-        // A file that is only half written yet must not shut out known users. A user who is also in 'users' shows no such
-        // file.
-        let (doubles, mistakes): (Vec<_>, Vec<_>) = mistakes.into_iter().partition(|mistake| mistake.is_double);
+        // A file that is only half written yet must not shut out known users. A line that is whole shows no such file: of a user who is also
+        // in 'users', for example.
+        let (whole, mistakes): (Vec<_>, Vec<_>) = mistakes.into_iter().partition(|mistake| mistake.is_whole);
         if !mistakes.is_empty() {
             return Err(Trouble::line_of(&mistakes));
         }
-        for double in doubles {
-            warn.warning(format_args!("{double}; the other lines hold"));
+        for mistake in whole {
+            warn.warning(format_args!("{mistake}; the other lines hold"));
         }
         if let Some(weakness) = passwords.weakness() {
             warn.warning(format_args!("password file '{}': {weakness}", path.display()));

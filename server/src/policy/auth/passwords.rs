@@ -25,8 +25,8 @@ pub struct Trouble {
     pub line: Option<usize>,
     /// The mistake, and what to do.
     pub what: Reason,
-    /// Whether the line is whole, but its user is one of the configuration itself.
-    pub is_double: bool,
+    /// Whether the line is whole, but its user is one of the configuration itself, or has a name that nobody may have.
+    pub is_whole: bool,
 }
 
 impl Trouble {
@@ -36,7 +36,7 @@ impl Trouble {
             path: path.map(Path::to_owned),
             line: None,
             what: what.into(),
-            is_double: false,
+            is_whole: false,
         }
     }
 
@@ -141,12 +141,12 @@ impl Passwords {
             if line.is_empty() || line.starts_with('#') {
                 continue;
             }
-            let (added, is_double) = match line.split_once(':') {
+            let (added, is_whole) = match line.split_once(':') {
                 Some((user, hash)) if is_named(&self, user) && Hash::parse(hash).is_ok() => {
                     let what = format!("user {user:?} is in 'users' too, where the hash counts; remove one of them");
                     (Err(what), true)
                 }
-                Some((user, hash)) => (self.add(user, hash), false),
+                Some((user, hash)) => (self.add(user, hash), has_outer_space(user) && Hash::parse(hash).is_ok()),
                 None => (Err("there is no colon; a line is user:hash".into()), false),
             };
             if let Err(what) = added {
@@ -154,7 +154,7 @@ impl Passwords {
                     path: Some(path.to_owned()),
                     line: Some(index + 1),
                     what: what.into(),
-                    is_double,
+                    is_whole,
                 });
             }
         }
@@ -165,6 +165,9 @@ impl Passwords {
     fn add(&mut self, user: &str, hash: &str) -> Result<(), String> {
         if user.is_empty() || user.contains(':') || user.contains(char::is_control) {
             return Err("the user has no name, or one with a colon or control characters".into());
+        }
+        if has_outer_space(user) {
+            return Err(format!("the name of user {user:?} begins or ends with a space"));
         }
         let hash = Hash::parse(hash).map_err(|what| format!("user {user:?}: {what}"))?;
         if self.users.contains_key(user) {
@@ -177,6 +180,11 @@ impl Passwords {
         self.hashes.push(Arc::new(hash));
         Ok(())
     }
+}
+
+/// Whether a name begins or ends with a space. A field of a request loses that, so a backend would take the user for another one.
+fn has_outer_space(user: &str) -> bool {
+    user.trim() != user
 }
 
 /// A file that was read: its users, and the mistakes of lines that add nobody.

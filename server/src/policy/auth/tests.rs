@@ -404,6 +404,24 @@ fn a_user_of_the_configuration_keeps_no_change_of_the_file_away() {
     assert!(locked(&lines)[0].ends_with(double), "{lines:?}");
 }
 
+/// A field of a request loses the spaces at its ends, so a backend would take the user for another one.
+#[test]
+fn nobody_has_a_name_with_a_space_at_its_end_and_such_a_line_keeps_no_change_away() {
+    let folder = Folder::new();
+    let file = |password: &str| format!("ada:{}\nada :{SESAME}\n", hash(password));
+    let (auth, lines) = open(&folder, &file("old"));
+    let auth = auth.unwrap();
+    let ask = |user: &str, password: &str| status(&auth.decide(Some(&field(user, password)), CLIENT));
+    let mistake = "line 2: the name of user \"ada \" begins or ends with a space; the other lines hold";
+    assert!(auth.mistakes()[0].to_string().ends_with(mistake));
+    assert_eq!((ask("ada", "old"), ask("ada ", "sesame")), (200, 401));
+    locked(&lines).clear();
+    fs::write(folder.join("passwords"), file("new")).unwrap();
+    auth.file.as_ref().unwrap().look_again();
+    assert_eq!((ask("ada", "new"), ask("ada", "old")), (200, 401));
+    assert!(locked(&lines)[0].ends_with(mistake), "{lines:?}");
+}
+
 #[test]
 fn comparisons_are_bounded_and_the_rest_is_told_to_come_again() {
     let folder = Folder::new();
