@@ -132,12 +132,18 @@ pub(super) fn redirect_status(table: &Section<'_>, key: &'static str) -> Option<
     Some(status as u16)
 }
 
-/// Words of other servers in a target, and ours. Most of them would reach clients as they are.
-const FOREIGN: [(&str, &str); 9] = [
+/// Words of other servers in a target, and ours. Most of them would reach clients as they are. A word counts with its question mark
+/// first, because that of `{query}` is in it.
+const FOREIGN: [(&str, &str); 14] = [
     ("$request_uri", "{path}{query}"),
     ("$uri", "{path}"),
     ("$host", "{host}"),
     ("$http_host", "{host}"),
+    ("$is_args$args", "{query}"),
+    ("$is_args$query_string", "{query}"),
+    ("?$args", "{query}"),
+    ("?$query_string", "{query}"),
+    ("?%{QUERY_STRING}", "{query}"),
     ("$is_args", "{query}"),
     ("$args", "{query}"),
     ("$query_string", "{query}"),
@@ -147,12 +153,18 @@ const FOREIGN: [(&str, &str); 9] = [
 
 /// Checks a target.
 fn target(text: &str) -> Result<String, String> {
-    let foreign = FOREIGN.iter().filter(|(foreign, _)| text.contains(foreign));
-    let foreign: Vec<_> = foreign
-        .map(|(foreign, ours)| format!("{ours} for '{foreign}'"))
-        .collect();
-    if !foreign.is_empty() {
-        return Err(format!("write {}", foreign.join(", ")));
+    let (mut remedies, mut left) = (Vec::new(), text.to_owned());
+    for (foreign, ours) in FOREIGN {
+        if left.contains(foreign) {
+            remedies.push(format!("{ours} for '{foreign}'"));
+            left = left.replace(foreign, " ");
+        }
+    }
+    if !remedies.is_empty() {
+        return Err(format!("write {}", remedies.join(", ")));
+    }
+    if text.contains("?{query}") {
+        return Err("{query} has its question mark: leave out the one in front of it".into());
     }
     let is_capture = |(at, _): (usize, &str)| text[at + 1..].starts_with(|char: char| char.is_ascii_digit());
     if text.match_indices('$').any(is_capture) {

@@ -121,7 +121,9 @@ fn handlers() {
         (
             "@site\n[[site.route]]\nredirect = { to = \"https://x/{pth}\", status = 200 }\n[[site.route]]\n\
              redirect = \"example.org\"\n[[site.route]]\nredirect = { to = \"/x\", status = 304 }\n[[site.route]]\n\
-             redirect = \"https://$host$request_uri\"\n[[site.route]]\nredirect = \"/new/$1\"\n",
+             redirect = \"https://$host$request_uri\"\n[[site.route]]\nredirect = \"/new/$1\"\n[[site.route]]\n\
+             redirect = \"/new?$args\"\n[[site.route]]\nredirect = \"https://x$uri$is_args$args\"\n[[site.route]]\n\
+             redirect = \"/new?{query}\"\n",
             &[
                 "4:19: 'to' cannot be \"https://x/{pth}\": '{pth}' is unknown; there are {host}, {path}, {rest}, {query}",
                 "4:47: 'status' must be 301, 302, 303, 307 or 308, not the number 200",
@@ -129,6 +131,9 @@ fn handlers() {
                 "8:34: 'status' must be 301, 302, 303, 307 or 308, not the number 304",
                 "10:12: 'redirect' cannot be \"https://$host$request_uri\": write {path}{query} for '$request_uri', {host} for '$host'",
                 "12:12: 'redirect' cannot be \"/new/$1\": '$' and a number is a capture: write a rule of 'rewrite', or the sign as %24",
+                "14:12: 'redirect' cannot be \"/new?$args\": write {query} for '?$args'",
+                "16:12: 'redirect' cannot be \"https://x$uri$is_args$args\": write {path} for '$uri', {query} for '$is_args$args'",
+                "18:12: 'redirect' cannot be \"/new?{query}\": {query} has its question mark: leave out the one in front of it",
             ],
         ),
         (
