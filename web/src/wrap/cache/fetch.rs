@@ -345,6 +345,13 @@ impl Job {
             },
             Err(refusal) => Some(refusal),
         };
+        // Only a stored response to a request without the client's fields is for clients: a login, for example, is for nobody.
+        if self.failed.is_some() {
+            if !self.covers_error(status, &mut response)? {
+                self.pass(None, Mark::Unchanged);
+            }
+            return Ok(());
+        }
         // Some responses say nothing about other requests: an error that a client can provoke, and a 304 that only the
         // client's fields can have caused.
         let says_more = self.may_speak_for_others()
@@ -443,12 +450,12 @@ impl Job {
     }
 
     /// Whether an error may be due to this one client: it has forced the fetch, or the backend may dislike its credentials or its cookie.
-    /// Such an error keeps nobody else from asking, and neither does a refusal of a request without the client's fields, which says nothing
-    /// about those with them. Before an error is put down to the backend, it is asked without these fields. A backend that has not answered
-    /// in time may have waited for this client's session; it counts as away all the same.
+    /// Such an error keeps nobody else from asking, and neither does a response to a request without the client's fields that is no error,
+    /// which says nothing about those with them. Before an error is put down to the backend, it is asked without these fields. A backend that
+    /// has not answered in time may have waited for this client's session; it counts as away all the same.
     fn may_be_provoked(&self, status: StatusCode, response: &Response) -> bool {
         self.is_forced
-            || status.is_client_error()
+            || !status.is_server_error()
             || ((self.has_credentials || self.has_cookie()) && !is_away(status, response))
     }
 

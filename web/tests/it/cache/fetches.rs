@@ -350,6 +350,26 @@ fn a_backend_that_fails_without_a_client_too_is_spared_unless_it_refuses_such_re
     }
 }
 
+/// The page was removed for all, and the client whose own request had failed was sent to the login.
+#[test]
+fn a_login_for_a_request_without_a_clients_fields_is_for_nobody() {
+    on_clock(|| {
+        let world = World::new(Options::default(), |call, request| {
+            match (call, request.header("x-field")) {
+                (0, _) => answer(200, "cache-control: max-age=10, stale-if-error=600", "stored"),
+                (_, None) => answer(302, "location: /login\ncache-control: no-store", "log in"),
+                (_, Some(_)) => answer(500, "", "bad"),
+            }
+        });
+        for _ in 0..3 {
+            let reply = send(&world.client, "GET /a\nx-field: 1");
+            assert_eq!((reply.status().as_u16(), reply.text()), (200, "stored"));
+            osier::sleep(s(20));
+        }
+        assert_eq!(world.calls(), 5);
+    });
+}
+
 /// The client of a stale response waits for nothing, so it can ask for any number of them.
 #[test]
 fn fetches_behind_stale_responses_are_bounded() {
