@@ -29,8 +29,8 @@ pub enum CloseReason {
     /// [`Server::max_connections_per_client`](crate::Server::max_connections_per_client).
     ClientLimit,
     /// It was idle, and a new connection needed its place: see
-    /// [`Server::max_connections`](crate::Server::max_connections). Or memory was short, and it was idle, had sent a part of a head, or
-    /// took nothing of a response.
+    /// [`Server::max_connections`](crate::Server::max_connections). Or memory was short, and it was idle, had sent a part of a head, took
+    /// nothing of a response, or sent nothing of a body.
     Evicted,
     /// The server was shutting down.
     Shutdown,

@@ -447,7 +447,7 @@ impl Conn {
             // It may be an eviction that has ended the burst.
             After::Gone => self.close(output.close_reason()),
             After::End(reason) => {
-                link.end();
+                let reason = link.end_for(reason);
                 if is_held {
                     // A close alone would drop these bytes if the client has sent more meanwhile.
                     let _ = link.socket().shutdown(Shutdown::Write);
@@ -455,7 +455,7 @@ impl Conn {
                 self.close(reason)
             }
             After::Linger(reason) => {
-                link.end();
+                let reason = link.end_for(reason);
                 self.linger(reason)
             }
             After::Wait(scanner) => {

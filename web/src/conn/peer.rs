@@ -165,6 +165,11 @@ impl<'w> Peer<'w> {
         self.worker.draining.get()
     }
 
+    /// Whether the connection, which belongs to the request, has to end because its memory is needed.
+    pub(crate) fn is_evicted(self) -> bool {
+        matches!(self.end, End::Link(link) if link.is_evicted())
+    }
+
     /// Whether the request came on an HTTP/2 stream.
     pub(crate) fn is_stream(self) -> bool {
         matches!(self.end, End::Stream(_))

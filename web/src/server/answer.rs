@@ -294,6 +294,12 @@ impl Burst<'_> {
             let status = status.as_u16();
             match cause.downcast_ref() {
                 Some(BodyError::Refused(reject)) => self.log_refused_body(head, body, *reject),
+                Some(BodyError::TimedOut) if self.peer.is_evicted() => log(
+                    Level::Info,
+                    format_args!(
+                        "{method} {target} was refused with {status}: {cause} (near the limit of memory no body is waited for)"
+                    ),
+                ),
                 // The client does not learn which settings.
                 Some(BodyError::TimedOut) => log(
                     Level::Info,

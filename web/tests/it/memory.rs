@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use osier::memory::{self, Account};
 use osier::sync::Event;
-use osier_web::{Connections, IntoResponse, Request, Route, Router, Server, Timeouts, ws};
+use osier_web::{
+    CloseReason, ConnectionEvent, Connections, IntoResponse, Request, Route, Router, Server, Timeouts, ws,
+};
 
 use crate::common::backend::{Backend, options};
 use crate::common::{Client, PATIENCE, Site, eventually, site, site_with};
@@ -240,6 +242,13 @@ fn near_the_limit_handlers_whose_bodies_do_not_come_wait_no_longer() {
             body: Duration::from_secs(600),
             ..Timeouts::default()
         });
+        let evicted = Arc::new(AtomicUsize::new(0));
+        let evictions = evicted.clone();
+        let server = server.on_connection(move |event| {
+            if event == ConnectionEvent::Closed(CloseReason::Evicted) {
+                evictions.fetch_add(1, Relaxed);
+            }
+        });
         let site = site_with(1, server, |server| server.bind("127.0.0.1:0"));
         let post = "POST /count HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n";
         let mut silent: Vec<_> = (0..5).map(|_| site.connect()).collect();
@@ -261,6 +270,8 @@ fn near_the_limit_handlers_whose_bodies_do_not_come_wait_no_longer() {
             assert_eq!(client.reply().status, 408);
             client.expect_end();
         }
+        assert!(site.logged("near the limit of memory no body is waited for"));
+        eventually("the ends have their reason", || evicted.load(Relaxed) == 5);
         sends.send("0\r\n\r\n");
         assert_eq!(sends.reply().text(), sent.to_string());
         FREE.set();

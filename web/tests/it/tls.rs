@@ -2,10 +2,12 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::atomic::Ordering;
 use std::sync::{LazyLock, mpsc};
 use std::thread;
 use std::time::Duration;
 
+use osier::memory::{self, Account};
 use osier_web::files::Files;
 use osier_web::tls::{self, Acceptor, ClientCertificates, Connector, Identity};
 use osier_web::{CloseReason, ConnectionEvent, Protocol, Request, Response, Router, Server, Timeouts, ws};
@@ -13,6 +15,7 @@ use testkit::Folder;
 
 use crate::common::{Client, PATIENCE, Site, connect_narrowly, eventually, site_with, taken};
 use crate::masked;
+use crate::memory::{counts, in_a_small_child};
 
 pub type Secure = Client<tls::Stream>;
 
@@ -497,5 +500,22 @@ fn connections_are_counted_by_protocol() {
     drop((shaking, client));
     eventually("they are gone", || {
         Protocol::ALL.iter().all(|&protocol| of(protocol) == 0)
+    });
+}
+
+/// The server ends its reading direction, which looks like a client without its last word.
+#[test]
+fn near_the_limit_of_memory_a_client_whose_body_does_not_come_gets_its_response() {
+    let test = "tls::near_the_limit_of_memory_a_client_whose_body_does_not_come_gets_its_response";
+    in_a_small_child(test, || {
+        let (begun, count) = counts();
+        let site = site(Router::new().post("/count", count), |server| server);
+        let mut client = connect(&site);
+        client.send("POST /count HTTP/1.1\r\nHost: t\r\nContent-Length: 9\r\n\r\nx");
+        eventually("the handler reads", || begun.load(Ordering::Relaxed) == 1);
+        let all = Account::named("greedy").charge(memory::limit().expect("the child has one"));
+        assert_eq!(client.reply().status, 408);
+        client.expect_end();
+        drop(all);
     });
 }

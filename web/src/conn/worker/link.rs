@@ -86,6 +86,16 @@ impl Link {
         self.phase.set(Phase::Other);
     }
 
+    /// Marks the end of a burst behind which the connection closes for `reason`, unless an eviction has ended it. Returns why it closes.
+    pub(crate) fn end_for(&self, reason: CloseReason) -> CloseReason {
+        let is_evicted = self.is_evicted();
+        self.end();
+        match is_evicted {
+            true => CloseReason::Evicted,
+            false => reason,
+        }
+    }
+
     /// Marks a long wait of the burst for bytes of a body, which has lasted for `waited` already, until the drop of the result.
     pub(crate) fn awaits_body(&self, waited: Duration) -> AwaitsBody<'_> {
         if self.phase.get() == Phase::Busy {
