@@ -1,13 +1,25 @@
-//! Logs users in: a form, a session, and a page that only members see. `cargo run --bin login`, then
-//! open http://127.0.0.1:8080/. `cargo run --bin login 127.0.0.1:8080 127.0.0.1:6379` keeps the sessions in Redis.
+//! Logs users in: a form, a session, and a page that only members see. Start it and open <http://127.0.0.1:8080/>.
+//!
+//! ```text
+//! cargo run --release -p osier-examples --bin login -- [ADDR [REDIS]]
+//! ```
+//!
+//! REDIS is the address of a Redis that keeps the sessions, such as 127.0.0.1:6379. Without it they are in memory.
+
+use std::io;
+use std::process::ExitCode;
+use std::time::Duration;
 
 use osier_web::http::StatusCode;
+use osier_web::wrap::rate::{self, Rate};
 use osier_web::wrap::session::{Memory, Redis, Sessions};
 use osier_web::wrap::{html_errors, same_secret};
-use osier_web::{Body, Rejection, Request, Response, Router};
+use osier_web::{Body, Rejection, Request, Response, Route, Router};
 
-#[path = "start/mod.rs"]
 mod start;
+
+/// Passwords that a client may try in a minute.
+const TRIES: u32 = 10;
 
 #[derive(serde::Deserialize)]
 struct Login {
@@ -18,6 +30,8 @@ struct Login {
 fn page(body: &str) -> Response {
     Response::new(StatusCode::OK)
         .content_type("text/html; charset=utf-8")
+        // A page of one member is not for another one, nor for the button "back" after the logout.
+        .header("cache-control", "no-store")
         .body(Body::from(format!("<!doctype html><meta charset=utf-8>{body}")))
 }
 
@@ -54,16 +68,27 @@ fn logout(request: &mut Request<'_>) -> Result<Response, Rejection> {
     Ok(Response::redirect(StatusCode::SEE_OTHER, "/"))
 }
 
-fn main() -> std::process::ExitCode {
+fn main() -> ExitCode {
     start::serve("login", |args| {
-        // The second argument is the address of Redis.
         let sessions = match args.first() {
             None => Sessions::new(Memory::new(10_000)),
-            Some(address) => Sessions::new(Redis::new(address.parse().map_err(std::io::Error::other)?)),
+            Some(redis) => {
+                let address = redis.parse().map_err(|error| {
+                    let what = format!("{redis}: {error}");
+                    io::Error::new(io::ErrorKind::InvalidInput, what)
+                })?;
+                Sessions::new(Redis::new(address))
+            }
         };
+        let tries = Rate::new(&rate::Options {
+            requests: TRIES,
+            per: Duration::from_secs(60),
+            burst: TRIES,
+            ..rate::Options::default()
+        });
         let router = Router::new()
             .get("/", home)
-            .post("/login", login)
+            .route("/login", Route::new().post(login).wrap(tries.wrap()))
             .post("/logout", logout);
         Ok(router.wrap(html_errors::wrap()).wrap(sessions.wrap()))
     })

@@ -10,7 +10,8 @@
 //! The new process runs the program that is then at the same path. It takes over the listening sockets, the connections and the lines.
 //! Event streams end in the old process, and their readers ask the new one for the lines after their last one.
 
-use std::io::{self, Read};
+use std::collections::VecDeque;
+use std::io;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::{env, mem};
@@ -23,7 +24,13 @@ use osier_web::{Rejection, Request, Response, Router, Server, http::StatusCode, 
 /// Events that wait for a slow reader, at most. Beyond that its stream ends, and the reader reconnects.
 const BEHIND: usize = 256;
 
-/// The lines of all time. The number of a line is its place, from 1 on.
+/// The lines that are kept for readers who come or return.
+const LINES: usize = 10_000;
+
+/// The longest line.
+const LINE_BYTES: u64 = 1000;
+
+/// The latest lines. They have the numbers from 1 on.
 #[derive(Default)]
 struct News {
     state: Mutex<State>,
@@ -32,11 +39,20 @@ struct News {
 
 #[derive(Default)]
 struct State {
-    lines: Vec<String>,
+    lines: VecDeque<(usize, String)>,
     /// The link to the new process, which numbers the lines from the upgrade on.
     next: Option<Link>,
     /// The lines that the new process got from readers of this one. They come back if the upgrade fails.
     passed_on: Vec<String>,
+}
+
+impl State {
+    fn keep(&mut self, number: usize, line: String) {
+        if self.lines.len() == LINES {
+            self.lines.pop_front();
+        }
+        self.lines.push_back((number, line));
+    }
 }
 
 impl News {
@@ -47,12 +63,12 @@ impl News {
     fn add(&self, line: String) {
         let mut state = self.state();
         if let Some(next) = &state.next {
-            next.send(line.clone());
+            next.send(format!("{UNNUMBERED} {line}"));
             return state.passed_on.push(line);
         }
-        state.lines.push(line);
-        let number = state.lines.len();
-        self.topic.publish(Arc::new(event(number, &state.lines[number - 1])));
+        let number = state.lines.back().map_or(1, |(last, _)| last + 1);
+        self.topic.publish(Arc::new(event(number, &line)));
+        state.keep(number, line);
     }
 
     /// The lines after `number`, then those to come.
@@ -60,8 +76,8 @@ impl News {
         // Both under one lock, so that no line is lost in between.
         let state = self.state();
         let mut subscriber = self.topic.subscribe(BEHIND, Policy::Disconnect);
-        let missed: Vec<_> = (state.lines.iter().zip(1..).skip(number))
-            .map(|(line, number)| event(number, line))
+        let missed: Vec<_> = (state.lines.iter().filter(|(of_line, _)| *of_line > number))
+            .map(|(number, line)| event(*number, line))
             .collect();
         sse::stream(move |sink| {
             missed.iter().try_for_each(|event| sink.send(event))?;
@@ -74,16 +90,29 @@ fn event(number: usize, line: &str) -> sse::Event {
     sse::Event::new(line).id(number.to_string())
 }
 
-/// The lines move to the new process. No session does: event streams end, and their readers reconnect.
+/// Stands for the number of a line to which the new process gives one.
+const UNNUMBERED: usize = 0;
+
+/// The lines move to the new process, each after its number. No session does: event streams end, and their readers reconnect.
 impl Part for News {
     fn leave(&self, link: &Link) {
         let mut state = self.state();
-        state.lines.iter().for_each(|line| link.send(line.as_bytes()));
+        for (number, line) in &state.lines {
+            link.send(format!("{number} {line}"));
+        }
         state.next = Some(link.clone());
     }
 
-    fn receive(&self, line: &[u8], _: &Link) {
-        self.add(String::from_utf8_lossy(line).into_owned());
+    fn receive(&self, message: &[u8], _: &Link) {
+        let text = String::from_utf8_lossy(message);
+        let Some((number, line)) = text.split_once(' ') else {
+            return;
+        };
+        match number.parse() {
+            Ok(UNNUMBERED) => self.add(line.to_owned()),
+            Ok(number) => self.state().keep(number, line.to_owned()),
+            Err(_) => eprintln!("news: a line of another version is lost: {text}"),
+        }
     }
 
     fn alone(&self) {
@@ -102,10 +131,7 @@ fn read(request: &mut Request<'_>) -> Result<Response, Rejection> {
 }
 
 fn write(request: &mut Request<'_>) -> Result<StatusCode, Rejection> {
-    let mut line = String::new();
-    if request.body().read_to_string(&mut line).is_err() {
-        return Ok(StatusCode::BAD_REQUEST);
-    }
+    let line = request.text(LINE_BYTES)?;
     let news: &Arc<News> = request.state()?;
     news.add(line);
     Ok(StatusCode::NO_CONTENT)

@@ -7,6 +7,7 @@
 //! A backend is `host:port` or `unix:/path`. Without one, the program starts a php-fpm of its own. Without a folder it serves
 //! `examples/php`.
 
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode};
 use std::time::Duration;
@@ -19,7 +20,7 @@ use rustix::process::{Pid, Signal};
 
 mod start;
 
-/// A php-fpm in a temporary folder. Dropping this ends the process and removes the folder.
+/// A php-fpm in a temporary folder of its own. Dropping this ends the process and removes the folder.
 struct Fpm {
     child: Child,
     folder: PathBuf,
@@ -32,7 +33,9 @@ impl Fpm {
             io::Error::new(io::ErrorKind::NotFound, what)
         })?;
         let folder = env::temp_dir().join(format!("osier-php-site-{}", std::process::id()));
-        fs::create_dir_all(&folder)?;
+        // Other users of the machine may write to the folder above, so one that is there already is not ours.
+        let made = fs::DirBuilder::new().mode(0o700).create(&folder);
+        made.map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", folder.display())))?;
         let config = folder.join("fpm.conf");
         let socket = folder.join("fpm.sock");
         let text = format!(

@@ -70,8 +70,15 @@ fn serve(address: &str) -> io::Result<()> {
 
 fn accept(listener: &TcpListener) -> io::Result<()> {
     loop {
-        let (stream, _) = listener.accept()?;
-        drop(osier::spawn_local(move || echo(stream)));
+        match listener.accept() {
+            Ok((stream, _)) => drop(osier::spawn_local(move || echo(stream))),
+            Err(error) if osier::Cancelled::is(&error) => return Err(error),
+            // A client that resets its connection, or too many open files: the others go on.
+            Err(error) => {
+                eprintln!("accept: {error}");
+                osier::sleep(Duration::from_millis(100));
+            }
+        }
     }
 }
 

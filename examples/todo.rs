@@ -4,7 +4,8 @@
 //! cargo run --release -p osier-examples --bin todo -- [ADDR [FILE]]
 //!
 //! curl localhost:8080/todos -H 'content-type: application/json' -d '{"title": "read the docs"}'
-//! curl localhost:8080/todos?done=false
+//! curl 'localhost:8080/todos?done=false'
+//! curl 'localhost:8080/todos?after=100'
 //! curl localhost:8080/todos/1 -X PATCH -H 'content-type: application/json' -d '{"done": true}'
 //! curl localhost:8080/todos/1 -X DELETE
 //! ```
@@ -52,7 +53,13 @@ struct Change {
 #[derive(Deserialize)]
 struct Filter {
     done: Option<bool>,
+    /// The last todo of the page before.
+    #[serde(default)]
+    after: i64,
 }
+
+/// The most todos of a response.
+const PAGE: u32 = 100;
 
 /// One connection, used by one thread of the blocking pool at a time. SQLite has only one writer anyway.
 struct Store(Arc<Mutex<Connection>>);
@@ -111,11 +118,12 @@ impl From<rusqlite::Error> for Failure {
 }
 
 fn list(request: &mut Request<'_>) -> Result<Json<Vec<Todo>>, Failure> {
-    let Filter { done } = request.query_as()?;
+    let Filter { done, after } = request.query_as()?;
     let todos = request.state::<Store>()?.with(move |db| {
-        let mut query =
-            db.prepare_cached("SELECT id, title, done FROM todo WHERE ?1 IS NULL OR done = ?1 ORDER BY id")?;
-        query.query_map(params![done], Todo::of)?.collect()
+        let mut query = db.prepare_cached(
+            "SELECT id, title, done FROM todo WHERE id > ?1 AND (?2 IS NULL OR done = ?2) ORDER BY id LIMIT ?3",
+        )?;
+        query.query_map(params![after, done, PAGE], Todo::of)?.collect()
     })?;
     Ok(Json(todos))
 }

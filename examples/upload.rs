@@ -20,6 +20,24 @@ const TEXT_BYTES: u64 = 16 << 10;
 
 struct Folder(PathBuf);
 
+/// The files of a form. They are removed unless the whole form has come.
+#[derive(Default)]
+struct Saved(Vec<PathBuf>);
+
+impl Saved {
+    fn keep(mut self) {
+        self.0.clear();
+    }
+}
+
+impl Drop for Saved {
+    fn drop(&mut self) {
+        for path in &self.0 {
+            let _ = osier::fs::remove_file(path);
+        }
+    }
+}
+
 #[derive(Serialize)]
 #[serde(rename_all = "snake_case")]
 enum Received {
@@ -30,7 +48,7 @@ enum Received {
     File {
         field: String,
         name: String,
-        saved_as: PathBuf,
+        saved_as: String,
         bytes: u64,
     },
 }
@@ -38,19 +56,21 @@ enum Received {
 fn receive(request: &mut Request<'_>) -> Result<Json<Vec<Received>>, Rejection> {
     let Folder(folder) = request.state()?;
     let mut form = request.multipart()?;
-    let mut received = Vec::new();
+    let (mut received, mut saved) = (Vec::new(), Saved::default());
     while let Some(mut part) = form.next_part()? {
         let field = part.name().to_owned();
-        // The browser's file name is only shown to people. On the disk the file gets a generated name.
+        // The browser's file name is only shown to people. On the disk the file gets a generated name, and where the folder is concerns
+        // no client.
         received.push(match part.file_name().map(str::to_owned) {
             Some(name) => {
-                let saved = part.save_to(folder)?;
-                let (saved_as, bytes) = (saved.path, saved.bytes);
+                let file = part.save_to(folder)?;
+                let saved_as = file.path.file_name().map(|name| name.to_string_lossy().into_owned());
+                saved.0.push(file.path);
                 Received::File {
                     field,
                     name,
-                    saved_as,
-                    bytes,
+                    saved_as: saved_as.unwrap_or_default(),
+                    bytes: file.bytes,
                 }
             }
             None => {
@@ -59,6 +79,7 @@ fn receive(request: &mut Request<'_>) -> Result<Json<Vec<Received>>, Rejection> 
             }
         });
     }
+    saved.keep();
     Ok(Json(received))
 }
 

@@ -1,10 +1,10 @@
 //! A counter on several servers. A client adds at any of them, and the servers exchange their entries.
 //!
-//! Each addition is an entry, and the count is the number of entries. Entries are text lines: `add KEY`, `have ENTRY ENTRY ..`,
-//! `count`. The code is plain and blocking: it runs on real sockets (`main.rs`) and in a simulation (`../tests/it/simulation.rs`).
+//! Each addition is an entry, and the count is the number of entries. Requests are text lines: `add KEY`, `have ENTRY ENTRY ..`,
+//! `count`. The response is the count. The code is plain and blocking: it runs on real sockets (`main.rs`) and in a simulation (`../tests/it/simulation.rs`).
 
 use std::collections::BTreeSet;
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -12,6 +12,8 @@ use osier::net::{TcpListener, TcpStream};
 
 /// How long a client waits for a server, and a server for another.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// The longest request, which has all entries of a server.
+const LINE_BYTES: u64 = 1 << 20;
 /// Time between two exchanges.
 const GOSSIP: Duration = Duration::from_secs(1);
 
@@ -42,8 +44,11 @@ fn answer(stream: &TcpStream, name: &str, entries: &Entries, naming: Naming) -> 
     let mut lines = BufReader::new(stream);
     loop {
         let mut line = String::new();
-        if lines.read_line(&mut line)? == 0 {
+        if lines.by_ref().take(LINE_BYTES).read_line(&mut line)? == 0 {
             return Ok(());
+        }
+        if !line.ends_with('\n') {
+            return Err(io::ErrorKind::InvalidData.into());
         }
         let mut words = line.split_whitespace();
         let count = {

@@ -161,3 +161,13 @@ fn readers_of_a_program_that_upgrades_itself_get_every_line_once() {
     // It ends after its connections.
     assert_eq!(watch.0.read(&mut [0]).unwrap(), 0);
 }
+
+#[test]
+fn a_line_has_a_greatest_length() {
+    let mut news = Running::start(env!("CARGO_BIN_EXE_news"), &["127.0.0.1:0"]);
+    let addr = news.addr("news on http://");
+    for (length, status) in [(1000, "http/1.1 204 "), (1001, "http/1.1 413 ")] {
+        let head = Kept::connect(&addr).ask("POST", "/news", "", &"x".repeat(length));
+        assert!(head.starts_with(status), "{length}: {head}");
+    }
+}

@@ -4,9 +4,10 @@
 #[path = "../../replicated_counter/counter.rs"]
 mod counter;
 
+use std::io::{Read, Write};
 use std::time::Duration;
 
-use osier::net::TcpListener;
+use osier::net::{TcpListener, TcpStream};
 use osier::sim::{Faults, Sim, World};
 
 use counter::Naming;
@@ -70,4 +71,23 @@ fn a_seed_finds_the_additions_that_count_twice() {
 #[test]
 fn no_seed_finds_any_where_the_client_names_them() {
     Sim::new(0).check(testkit::seeds(20), |world| count(world, Naming::ByClient));
+}
+
+#[test]
+fn a_request_that_does_not_end_costs_its_connection_alone() {
+    Sim::new(0).check(0..1, |world| {
+        world.host("one", || {
+            let listener = TcpListener::bind("0.0.0.0:7000")?;
+            counter::serve("one", &listener, Vec::new(), Naming::ByClient)
+        });
+        osier::sleep(Duration::from_secs(1));
+        let endless = || {
+            let mut stream = TcpStream::connect("one:7000").unwrap();
+            let _ = stream.write_all(&vec![b'x'; 2 << 20]);
+            stream.read_to_end(&mut Vec::new())
+        };
+        let ended = osier::timeout(Duration::from_secs(60), endless);
+        assert!(ended.is_ok_and(|read| read.is_err() || read.is_ok_and(|count| count == 0)));
+        assert_eq!(counter::count("one:7000").unwrap(), 0);
+    });
 }
