@@ -114,6 +114,7 @@ impl ClientCertificates {
 }
 
 /// The settings of an [`Acceptor`].
+#[must_use = "a builder does nothing until `build`"]
 pub struct AcceptorBuilder {
     resolver: Box<dyn Resolver>,
     alpn: Vec<Vec<u8>>,

@@ -85,6 +85,7 @@ enum Roots {
 }
 
 /// The settings of a [`Connector`].
+#[must_use = "a builder does nothing until `build`"]
 pub struct ConnectorBuilder {
     roots: Roots,
     identity: Option<Identity>,

@@ -207,6 +207,7 @@ pub struct Part<'p, 'r, 'a> {
 
 /// A file that a part was saved to.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Saved {
     /// Path of the file. The file name is random.
     pub path: PathBuf,

@@ -92,6 +92,7 @@ impl ContentType {
 /// assert_eq!(response.status(), StatusCode::CREATED);
 /// assert_eq!(response.lookup("Location"), Some(&b"/items/7"[..]));
 /// ```
+#[must_use = "a response does nothing unless the handler returns it"]
 pub struct Response {
     pub(crate) status: StatusCode,
     pub(crate) fields: FieldLines,

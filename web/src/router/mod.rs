@@ -66,6 +66,7 @@ use crate::{IntoResponse, Request, Response};
 /// ```
 #[derive(Default)]
 #[doc(alias = "App")]
+#[must_use = "a router does nothing unless it is served"]
 pub struct Router {
     tree: matchit::Router<usize>,
     /// Routes without a parameter. `tree` holds them too. A literal wins over a parameter at every

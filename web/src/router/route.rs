@@ -46,6 +46,7 @@ impl Endpoint {
 /// let router = Router::new().route("/payments", Route::new().post(|_| "done").finish_when_gone().body_limit(4096));
 /// ```
 #[doc(alias("MethodRouter", "Resource"))]
+#[must_use = "a route does nothing unless a router has it"]
 pub struct Route {
     /// Handlers in the order of addition, at most one for each method.
     pub(super) endpoints: Vec<(Box<str>, Endpoint)>,

@@ -104,6 +104,7 @@ pub fn serve(addr: impl ToSocketAddrs, handler: impl Into<Handler>) -> io::Resul
 /// # .unwrap();
 /// ```
 #[doc(alias = "HttpServer")]
+#[must_use = "a server does nothing until `bind`"]
 pub struct Server {
     handler: Handler,
     limits: Limits,

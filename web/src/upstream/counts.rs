@@ -13,6 +13,7 @@ const BUCKETS: usize = Latency::BOUNDS.len() + 1;
 
 /// A histogram of times, with bounds that suit requests.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Latency {
     /// The number of times up to each bound and above the bound before. The last number counts the times above all
     /// bounds.
