@@ -251,6 +251,13 @@ pub enum Bind {
     Systemd(String),
 }
 
+impl Bind {
+    /// Whether the system chooses the port, another one each time.
+    pub fn has_any_port(&self) -> bool {
+        matches!(self, Bind::Tcp(address) if address.port() == 0)
+    }
+}
+
 impl fmt::Display for Bind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -15,6 +15,7 @@ use crate::log::operator::Say;
 use crate::metrics::Admin;
 use crate::metrics::guard;
 use crate::run::listeners::{Ending, clones};
+use crate::run::names;
 use crate::run::startup::Process;
 
 /// The time that in-flight scrapes get at shutdown.
@@ -59,7 +60,7 @@ impl Bound {
             false => Ok(()),
         };
         let server = Server::new(admin.router(may_see))
-            .upgradable(upgrade, &bind.to_string())
+            .upgradable(upgrade, &names::of_admin(bind))
             .timeouts(timeouts)
             .on_log(move |record| log.record(record, None));
         let listening = server.listeners(listeners).map_err(|error| error.to_string())?;
@@ -96,6 +97,11 @@ impl Bound {
 impl Running {
     pub fn bind(&self) -> &Bind {
         &self.bind
+    }
+
+    /// Its name in upgrades.
+    pub fn name_in_upgrades(&self) -> String {
+        names::of_admin(&self.bind)
     }
 
     /// Clones of the sockets, for another listener at this address.

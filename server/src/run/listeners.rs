@@ -32,6 +32,7 @@ use crate::process::root::inside;
 use crate::reader::Reason;
 use crate::site::live::Live;
 
+use super::names;
 use super::startup::{Given, Process, cannot_listen};
 
 /// The longest time that a reload waits until a server accepts no more. A busy worker delays its accepting fiber.
@@ -250,6 +251,11 @@ impl Running {
         &self.settings.name
     }
 
+    /// Its name in upgrades.
+    pub fn name_in_upgrades(&self) -> String {
+        names::of_listener(&self.settings)
+    }
+
     pub fn slot(&self) -> usize {
         self.slot
     }
@@ -432,7 +438,7 @@ fn server(
     };
     let (log, logging, totals) = (process.say.clone(), Arc::clone(live), Arc::clone(&process.totals));
     let mut server = Server::new(Handler::answering(answer))
-        .upgradable(&process.upgrade, &settings.bind.to_string())
+        .upgradable(&process.upgrade, &names::of_listener(settings))
         .timeouts(timeouts)
         .rates(settings.rates)
         .limits(limits)

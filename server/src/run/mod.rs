@@ -14,6 +14,7 @@ mod arrival;
 pub mod ask;
 mod listeners;
 mod memory;
+mod names;
 mod paths;
 mod signals;
 mod sites;
@@ -237,7 +238,7 @@ fn serve_requests(mut sites: Sites, requests: &Arc<Requests>) -> End {
                 sites.process.notify.ready(&sites.config.summary());
             }
             Asked::Shutdown if upgrading.finish(&sites) => {
-                return sites.end_after_upgrade(|bind| upgrading.takes(bind));
+                return sites.end_after_upgrade(|name| upgrading.takes(name));
             }
             Asked::Shutdown => return shut_down(sites),
             Asked::Reload if upgrading.is_busy() => {
@@ -269,10 +270,10 @@ fn serve_requests(mut sites: Sites, requests: &Arc<Requests>) -> End {
             }
             Asked::TakenOver => {
                 sites.process.watchdog.silence();
-                sites.give_up(|bind| upgrading.gives_up(bind));
+                sites.give_up(|name| upgrading.gives_up(name));
             }
             Asked::HandedOver => match upgrading.end() {
-                Ok(()) => return sites.end_after_upgrade(|bind| upgrading.takes(bind)),
+                Ok(()) => return sites.end_after_upgrade(|name| upgrading.takes(name)),
                 Err(why) => {
                     sites.process.watchdog.resume();
                     sites.regain(upgrading.take_files());

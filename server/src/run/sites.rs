@@ -365,7 +365,7 @@ impl Sites {
             let Some(running) = self.counterpart(config, settings, &bound.slots) else {
                 let slot = self.slots + bound.fresh.len();
                 let given = match &self.admin {
-                    Some(admin) if *admin.bind() == settings.bind => Given::Inherited(admin.sockets()?),
+                    Some(admin) if is_one_place(admin.bind(), &settings.bind) => Given::Inherited(admin.sockets()?),
                     _ => take_of(opened, &settings.bind).map_or(Given::Nothing, Given::Arrived),
                 };
                 bound
@@ -495,37 +495,40 @@ impl Sites {
         }
     }
 
-    /// Prepares for an upgrade whose new process has the addresses that it `takes`. Returns those of the others that this process could not
+    /// Prepares for an upgrade whose new process has the servers that it `takes`. Returns the names of the others that this process could not
     /// bind again, which it therefore keeps until its end, and the socket files of the rest.
-    pub fn leave(&mut self, takes: impl Fn(&Bind) -> bool) -> (Vec<Bind>, Vec<(Bind, SocketFile)>) {
+    pub fn leave(&mut self, takes: impl Fn(&str) -> bool) -> (Vec<String>, Vec<(Bind, SocketFile)>) {
         let (mut kept, mut files) = (Vec::new(), Vec::new());
-        for running in self.running.iter_mut().filter(|running| !takes(running.bind())) {
+        let running = self.running.iter_mut();
+        for running in running.filter(|running| !takes(&running.name_in_upgrades())) {
             let bind = running.bind().clone();
             match startup::may_open_again(&bind, &self.process) {
                 true => files.extend(running.take_file().map(|file| (bind, file))),
-                false => kept.push(bind),
+                false => kept.push(running.name_in_upgrades()),
             }
         }
-        if let Some(admin) = self.admin.as_mut().filter(|admin| !takes(admin.bind())) {
+        let admin = self.admin.as_mut();
+        if let Some(admin) = admin.filter(|admin| !takes(&admin.name_in_upgrades())) {
             let bind = admin.bind().clone();
             match startup::may_open_again(&bind, &self.process) {
                 true => files.extend(admin.take_file().map(|file| (bind, file))),
-                false => kept.push(bind),
+                false => kept.push(admin.name_in_upgrades()),
             }
         }
         (kept, files)
     }
 
     /// Notes that the new process of an upgrade serves. This one no longer listens where it `gives_up`.
-    pub fn give_up(&mut self, gives_up: impl Fn(&Bind) -> bool) {
+    pub fn give_up(&mut self, gives_up: impl Fn(&str) -> bool) {
         let gone = self.running.iter_mut();
-        for running in gone.filter(|running| gives_up(running.bind())) {
+        for running in gone.filter(|running| gives_up(&running.name_in_upgrades())) {
             running.give_up();
             self.process
                 .say
                 .info(format_args!("upgrade: no longer listening on {}", running.bind()));
         }
-        if let Some(admin) = self.admin.as_mut().filter(|admin| gives_up(admin.bind())) {
+        let admin = self.admin.as_mut();
+        if let Some(admin) = admin.filter(|admin| gives_up(&admin.name_in_upgrades())) {
             admin.give_up();
         }
     }
@@ -613,7 +616,8 @@ impl Sites {
             resources.admin = None;
             return Ok((resources, None));
         };
-        let sockets = match self.running.iter().find(|running| *running.bind() == settings.bind) {
+        let mut running = self.running.iter();
+        let sockets = match running.find(|running| is_one_place(running.bind(), &settings.bind)) {
             Some(running) => (running.sockets()?, None),
             None => {
                 let setting = self.process.spelling.admin;
@@ -665,10 +669,12 @@ impl Sites {
     ///
     /// # Suspends
     /// Until the last connection has ended or was cut.
-    pub fn end_after_upgrade(mut self, takes: impl Fn(&Bind) -> bool) -> End {
-        let taken = self.running.iter_mut().filter(|running| takes(running.bind()));
+    pub fn end_after_upgrade(mut self, takes: impl Fn(&str) -> bool) -> End {
+        let running = self.running.iter_mut();
+        let taken = running.filter(|running| takes(&running.name_in_upgrades()));
         taken.for_each(Running::leave_file);
-        if let Some(admin) = self.admin.as_mut().filter(|admin| takes(admin.bind())) {
+        let admin = self.admin.as_mut();
+        if let Some(admin) = admin.filter(|admin| takes(&admin.name_in_upgrades())) {
             admin.leave_file();
         }
         let left = match self.open() {
@@ -726,6 +732,11 @@ impl Sites {
             live: self.live,
         }
     }
+}
+
+/// Whether `[admin]` and a `[[listen]]` have one address, so that sockets move between them.
+fn is_one_place(a: &Bind, b: &Bind) -> bool {
+    a == b && !a.has_any_port()
 }
 
 /// Takes the sockets of an address.

@@ -36,6 +36,7 @@ use crate::reader::Reason;
 
 use super::arrival::{self, Confinement};
 use super::memory;
+use super::names;
 use super::paths::{give_files, move_inside, report_unreadable, touched, warn_of_kept};
 use super::watchdog::Watchdog;
 
@@ -229,9 +230,18 @@ fn open_listeners(
     let mut listeners = Vec::new();
     let mut refused = None;
     let ids = privileges.and_then(Privileges::ids);
+    let named = |name: String| process.upgrade.listeners(&name);
+    let arrived = config
+        .listeners
+        .iter()
+        .map(|listener| named(names::of_listener(listener)));
+    let mut arrived: Vec<_> = arrived.collect();
+    let admin = config.admin.as_ref().map(|admin| names::of_admin(&admin.bind));
+    let admin_arrived = admin.and_then(named);
     for (index, listener) in config.listeners.iter().enumerate() {
         let bind = &listener.bind;
-        if let Some(arrived) = process.upgrade.listeners(&bind.to_string()) {
+        // Earlier programs name every server by its address alone.
+        if let Some(arrived) = arrived[index].take().or_else(|| named(bind.to_string())) {
             listeners.push(Given::Arrived(arrived));
             continue;
         }
@@ -257,7 +267,7 @@ fn open_listeners(
         config.remove_listener(index);
     }
     let admin = config.admin.as_ref().map(|admin| -> Result<Given, Reason> {
-        if let Some(arrived) = process.upgrade.listeners(&admin.bind.to_string()) {
+        if let Some(arrived) = admin_arrived.or_else(|| named(admin.bind.to_string())) {
             return Ok(Given::Arrived(arrived));
         }
         let opened = open_sockets(&admin.bind, spelling.admin, process, workers, sockets)?;
@@ -403,7 +413,7 @@ pub fn open_now(bind: &Bind, setting: &str, process: &Process, workers: usize) -
 /// up root, or in a folder of others, and never with a socket of systemd, or with a port that the system has chosen.
 pub fn may_open_again(bind: &Bind, process: &Process) -> bool {
     match bind {
-        Bind::Tcp(address) if address.port() == 0 => false,
+        bind if bind.has_any_port() => false,
         // The system looks at the rights first, and then finds that the address is taken.
         Bind::Tcp(address) => {
             let bound = std::net::TcpListener::bind(address);

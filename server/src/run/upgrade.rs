@@ -99,8 +99,8 @@ impl Upgrading {
         let mut successor = prepared.inspect_err(|_| self.is_busy = false)?;
         let id = successor.id();
         self.servers = successor.servers().to_vec();
-        let (kept, files) = sites.leave(|bind| self.takes(bind));
-        self.kept = kept.iter().map(Bind::to_string).collect();
+        let (kept, files) = sites.leave(|name| self.takes(name));
+        self.kept = kept;
         successor.keep(self.kept.clone());
         *lock(&self.files) = files;
         let files = Arc::clone(&self.files);
@@ -159,15 +159,14 @@ impl Upgrading {
         }
     }
 
-    /// Whether the new process listens there.
-    pub fn takes(&self, bind: &Bind) -> bool {
-        let name = bind.to_string();
-        self.servers.contains(&name)
+    /// Whether the new process has the server of this name.
+    pub fn takes(&self, name: &str) -> bool {
+        self.servers.iter().any(|known| known == name)
     }
 
-    /// Whether this process stops listening there when the new one serves.
-    pub fn gives_up(&self, bind: &Bind) -> bool {
-        !self.takes(bind) && !self.kept.contains(&bind.to_string())
+    /// Whether the server of this name stops listening when the new process serves.
+    pub fn gives_up(&self, name: &str) -> bool {
+        !self.takes(name) && !self.kept.iter().any(|known| known == name)
     }
 
     /// Takes the socket files that are still there, because the new process has never served.

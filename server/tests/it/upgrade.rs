@@ -774,3 +774,34 @@ fn tunnels_to_a_backend_move_with_both_ends() {
         assert_eq!(rest, b"bye");
     }
 }
+
+/// The system chooses all of these ports, and each server keeps its own.
+#[test]
+fn admin_and_listeners_on_ports_of_the_system_are_not_mixed_up() {
+    let text = format!(
+        "workers = 2\n{ADMIN}{}{}{}name = \"other\"\n",
+        file("", "x"),
+        listen("127.0.0.1:0"),
+        listen("127.0.0.1:0")
+    );
+    let mut sites = Serving::start(&text);
+    let (admin, addresses) = (admin_of(&sites.0), sites.0.addresses.clone());
+    assert!(addresses.len() == 2 && addresses[0] != addresses[1], "{addresses:?}");
+    let mut idle: Vec<Client> = addresses.iter().map(|address| Client::new(*address)).collect();
+    idle.iter_mut().for_each(|client| assert_eq!(fixed(client), "x"));
+    for _ in 0..2 {
+        sites.replace();
+        for client in &mut idle {
+            assert_eq!(fixed(client), "x");
+        }
+        for address in &addresses {
+            assert_eq!(fixed(&mut Client::new(*address)), "x");
+        }
+        let mut client = Client::new(admin);
+        send(&mut client, "GET", "x", "/health", &[]);
+        assert_eq!(client.receive("GET").status, 200);
+        send(&mut client, "GET", "x", "/fixed", &[]);
+        assert_eq!(client.receive("GET").status, 404);
+    }
+    sites.first_has_ended();
+}
