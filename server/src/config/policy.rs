@@ -1,11 +1,12 @@
 //! Reads the policies, which `[[site]]`, `[[site.route]]` and `[policy.NAME]` have in common: allowed clients,
-//! authentication, rates, limits, CORS, header fields, compression, caching, the log, request ids, traces and times.
+//! authentication, rates, limits, CORS, header fields, compression, types of files, caching, the log, request ids, traces and times.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::Duration;
 
 use osier_web::compress::{self, Coding};
+use osier_web::files::Types;
 use osier_web::wrap::queue;
 use toml::Spanned;
 use toml::de::DeValue;
@@ -31,7 +32,7 @@ const MAX_RATE: u64 = 1_000_000;
 const QUEUE_WAIT: Duration = Duration::from_millis(200);
 
 /// The keys of all policies, and `policy` itself.
-pub const KEYS: [&str; 19] = [
+pub const KEYS: [&str; 20] = [
     "policy",
     "auth",
     "forward_auth",
@@ -45,6 +46,7 @@ pub const KEYS: [&str; 19] = [
     "deny",
     "rate",
     "compress",
+    "types",
     "cache",
     "log",
     "request_id",
@@ -111,6 +113,7 @@ fn own(section: &Section<'_>) -> Policies {
         deny: values(section.parsed_list("deny", client)),
         rate: Setting::read(section, "rate", rate),
         compress: compress(section),
+        types: section.section("types").map(types).unwrap_or_default(),
         cache: cache::read(section),
         log: log::access(section),
         request_id: request_id(section),
@@ -247,6 +250,31 @@ fn headers(section: Section<'_>) -> Headers {
         }
     }
     headers
+}
+
+/// Reads the types of files by the ends of their names.
+fn types(section: Section<'_>) -> Types {
+    let (source, mut types) = (section.source(), Types::default());
+    for (suffix, value) in section.items() {
+        if let DeValue::Table(_) = value.get_ref() {
+            let text = format!(
+                "'{0}' must be a type, not a table; a suffix with a dot needs quotes: \"{0}.gz\" = \"application/gzip\" for example",
+                suffix.value.escape_debug()
+            );
+            source.problem(&suffix.span, text);
+            continue;
+        }
+        let key = suffix.value.escape_debug().to_string();
+        let text = section.as_string(&key, value, "a type, \"text/plain\" for example");
+        let check = |text: &str| Types::default().set("x", text).map(|()| text.to_owned());
+        let content_type = text.and_then(|text| section.understand(&key, text, check));
+        if let Some(content_type) = content_type
+            && let Err(why) = types.set(&suffix.value, &content_type.value)
+        {
+            source.problem(&suffix.span, why.to_string());
+        }
+    }
+    types
 }
 
 fn cors(section: Section<'_>) -> Option<cors::Options> {

@@ -38,6 +38,14 @@ pub fn read(section: Section<'_>, named: &policy::Named) -> RouteAt {
         let text = "'cache' has no effect here: it is for 'proxy' and 'fastcgi'";
         section.source().problem(&at, text);
     }
+    let may_send_files = section.key("files").or(section.key("fastcgi")).is_some();
+    if let (false, false, Some(at)) = (may_send_files, is_rewrite, section.key("types")) {
+        let text = match section.key("respond") {
+            Some(_) => "'types' has no effect here: write 'content_type' in the table of 'respond'",
+            None => "'types' has no effect here: it is for the files of 'files' and 'fastcgi'",
+        };
+        section.source().problem(&at, text);
+    }
     if let (false, false, Some(at)) = (is_gateway, is_rewrite, section.key("request_headers")) {
         let text =
             "'request_headers' has no effect here: it is for 'proxy' and 'fastcgi'; 'headers' sets fields of responses";

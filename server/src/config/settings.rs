@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use osier_tls::ClientCertificates;
+use osier_web::files::Types;
 use osier_web::wrap::queue;
 use osier_web::{Http2Limits, Rates, Timeouts, compress};
 use toml::de::DeValue;
@@ -453,8 +454,8 @@ pub struct Route {
     pub policies: Policies,
 }
 
-/// The policies around a handler. A route's own setting replaces its site's. `headers`, `request_headers` and `limits`
-/// are merged key by key.
+/// The policies around a handler. A route's own setting replaces its site's. `headers`, `request_headers`, `limits`
+/// and `types` are merged key by key.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Policies {
     pub auth: Setting<auth::Settings>,
@@ -470,6 +471,8 @@ pub struct Policies {
     pub deny: Vec<Client>,
     pub rate: Setting<rate::Options>,
     pub compress: Setting<compress::Options>,
+    /// Types of files beside the built-in ones.
+    pub types: Types,
     pub cache: Setting<cache::Settings>,
     pub log: Setting<Log>,
     pub request_id: Setting<RequestIds>,
@@ -482,7 +485,7 @@ pub struct Policies {
 
 impl Policies {
     /// These policies, completed by `others`. `allow` and `deny` are inherited together; `headers`,
-    /// `request_headers` and `limits` are merged key by key.
+    /// `request_headers`, `limits` and `types` are merged key by key.
     pub fn over(self, others: &Policies) -> Policies {
         let (allow, deny) = match self.allow.is_empty() && self.deny.is_empty() {
             true => (others.allow.clone(), others.deny.clone()),
@@ -506,6 +509,7 @@ impl Policies {
             deny,
             rate: self.rate.over(&others.rate),
             compress: self.compress.over(&others.compress),
+            types: self.types.over(&others.types),
             cache: self.cache.over(&others.cache),
             log: self.log.over(&others.log),
             request_id: self.request_id.over(&others.request_id),

@@ -169,6 +169,7 @@ impl Configured for Fastcgi {
             cache: resources.cache,
             cache_control: self.cache_control.clone(),
             symlinks: self.options.symlinks,
+            types: route.types.clone(),
             ..files::Options::default()
         };
         let files = handler.files(options).map_err(cannot)?;

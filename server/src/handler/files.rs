@@ -25,7 +25,7 @@ pub(super) const SYMLINKS: [(&str, Symlinks); 3] = [
 #[derive(Debug, Clone, PartialEq)]
 pub struct Files {
     pub root: PathBuf,
-    /// The options of the handler. `open` adds the server's cache limits and the route's compression.
+    /// The options of the handler. `open` adds the server's cache limits, and the route's compression and types.
     pub options: Options,
 }
 
@@ -96,6 +96,7 @@ impl Configured for Files {
     fn open(&self, route: &Route<'_>, resources: &Resources) -> Result<Opened, Reason> {
         let options = Options {
             compress: route.compress.cloned(),
+            types: route.types.clone(),
             cache: resources.cache,
             ..self.options.clone()
         };

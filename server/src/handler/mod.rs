@@ -26,7 +26,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use osier_web::chat::Chat;
-use osier_web::files::CacheLimits;
+use osier_web::files::{CacheLimits, Types};
 use osier_web::upgrade::Upgrade;
 use osier_web::upstream::Upstream;
 use osier_web::{Answer, Connections, Request, Response, Served, compress};
@@ -168,6 +168,8 @@ pub struct Route<'a> {
     pub path: Option<&'a str>,
     /// How responses are compressed, if they are.
     pub compress: Option<&'a compress::Options>,
+    /// Types of files beside the built-in ones.
+    pub types: &'a Types,
     /// Whether every request of the site is for this route.
     pub is_whole_site: bool,
 }

@@ -22,7 +22,7 @@ const HOMES: [(&str, &str); 5] = [
     ),
     (
         "[[site]] or [[site.route]]",
-        "auth forward_auth jwt html_errors headers request_headers cors limits allow deny rate compress cache request_id server_timing slow trace",
+        "auth forward_auth jwt html_errors headers request_headers cors limits allow deny rate compress types cache request_id server_timing slow trace",
     ),
 ];
 
@@ -50,7 +50,7 @@ const INSIDE: [(&str, &str); 7] = [
 const GATEWAY: &str = "timeouts keep max_requests health balance sticky slow_start ejection read_ahead read_ahead_file read_ahead_total buffer buffer_total shared_memory";
 
 /// How to write tables, or what stands for them, by the end of their names. A number takes the place of `$`.
-const FORMS: [(&str, &str); 32] = [
+const FORMS: [(&str, &str); 33] = [
     ("admin", "{ address = \"127.0.0.1:9090\" }"),
     ("auth", "{ users = { NAME = \"HASH\" } }"),
     ("binding", "{ id = \"ID\", secret = \"SECRET\" }"),
@@ -81,12 +81,13 @@ const FORMS: [(&str, &str); 32] = [
     ("respond", "{ status = 404, body = \"TEXT\" }"),
     ("sticky", "\"backend\""),
     ("timeouts", "{ first_byte = \"60s\" }"),
+    ("types", "{ SUFFIX = \"TYPE\" }"),
     ("upgrade", "{ drain = \"1h\" }"),
     ("users", "{ NAME = \"HASH\" }"),
 ];
 
 /// Keys of nginx and Caddy, and what has their place here.
-const FOREIGN: [(&str, &str); 15] = [
+const FOREIGN: [(&str, &str); 16] = [
     ("server", "[[site]], and its address in [[listen]]"),
     ("server_name", "host = \"example.org\" in [[site]]"),
     (
@@ -122,6 +123,7 @@ const FOREIGN: [(&str, &str); 15] = [
         "tls = { cert = \"FILE\", key = \"FILE\" } in [[site]]",
     ),
     ("gzip encode", "compress = true"),
+    ("default_type mime_types", "types = { \"*\" = \"text/plain\" }"),
     ("client_max_body_size", "limits = { body = \"10MiB\" }"),
     ("access_log", "log = { file = \"FILE\" }"),
     ("add_header header", "headers = { NAME = \"VALUE\" }"),

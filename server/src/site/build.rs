@@ -13,9 +13,9 @@ use std::sync::Arc;
 use globset::GlobSet;
 use osier_web::chat::Chat;
 use osier_web::compress::{self, Compress};
+use osier_web::files::Types;
 use osier_web::upgrade::Upgrade;
 use osier_web::wrap::cache::{Store, StoreOptions};
-use osier_web::wrap::forward_auth::ForwardAuth;
 use osier_web::wrap::queue::{self, Queue};
 use rustix::fs::Access as FileAccess;
 
@@ -60,8 +60,14 @@ pub struct Parts {
     next_label: u32,
 }
 
-/// The parts of a handler's identity: its settings, its folder, how it compresses files, and whether it is the whole site.
-type HandlerKey = (handler::HandlerSettings, Identity, Option<compress::Options>, bool);
+/// The parts of a handler's identity: its settings, its folder, how it compresses files, their types, and whether it is the whole site.
+type HandlerKey = (
+    handler::HandlerSettings,
+    Identity,
+    Option<compress::Options>,
+    Types,
+    bool,
+);
 
 /// The device and the inode of a folder. None without a folder.
 type Identity = Option<(u64, u64)>;
@@ -522,10 +528,11 @@ impl Builder<'_> {
     fn handler(&mut self, scope: &Scope, site: &config::Site, route: &config::Route) -> Result<Opened, Reason> {
         let settings = &route.handler;
         let key = handler_key(site, route);
-        let (_, _, compress, is_whole_site) = &key;
+        let (_, _, compress, types, is_whole_site) = &key;
         let opening = handler::Route {
             path: route.matches.path.as_deref(),
             compress: compress.as_ref(),
+            types,
             is_whole_site: *is_whole_site,
         };
         if !settings.is_kept() {
@@ -622,10 +629,14 @@ fn to_https(config: &Config, site: &config::Site) -> Option<ToHttps> {
 fn handler_key(site: &config::Site, route: &config::Route) -> HandlerKey {
     let compress = route.policies.compress.or(&site.policies.compress);
     let is_whole_site = site.routes.len() == 1 && route.matches == Match::default();
+    // Other handlers stay when types change.
+    let sends_files = route.handler.published().is_some();
+    let types = sends_files.then(|| route.policies.types.over(&site.policies.types));
     (
         route.handler.clone(),
         route.handler.folder().and_then(identity),
         compress.cloned(),
+        types.unwrap_or_default(),
         is_whole_site,
     )
 }

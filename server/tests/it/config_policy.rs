@@ -57,7 +57,7 @@ fn a_policy_that_is_not_there_is_a_mistake() {
     );
     let (_, said) = crate::support::check(&folder, &["site.toml"]);
     for line in [
-        "site.toml:3:1: unknown key 'files' in [policy.inside]; known keys are allow, auth, cache, compress, cors, deny, forward_auth, headers, html_errors, jwt, limits, log, rate, request_headers, request_id, server_timing, slow, trace",
+        "site.toml:3:1: unknown key 'files' in [policy.inside]; known keys are allow, auth, cache, compress, cors, deny, forward_auth, headers, html_errors, jwt, limits, log, rate, request_headers, request_id, server_timing, slow, trace, types",
         "site.toml:5:10: there is no policy 'insid'; did you mean 'inside'?",
         "site.toml:7:10: there is no policy 'zzz'; make a table [policy.zzz]",
     ] {

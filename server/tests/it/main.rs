@@ -41,6 +41,7 @@ mod config_system;
 mod config_tls;
 mod config_tls_check;
 mod config_trace;
+mod config_types;
 mod config_unreadable;
 mod curl;
 mod hostile;

@@ -319,6 +319,7 @@ fn look_in(
         siblings: options.precompressed,
         made: options.encoded_from(),
         in_memory: options.in_memory,
+        types: &options.types,
     };
     if !target.folder {
         return Ok(match load(root, &target.name, access, loading, previous) {

@@ -70,6 +70,7 @@ pub use self::cache::Limits as CacheLimits;
 use self::caches::CacheIndex;
 use self::encoded::Store;
 pub use self::links::Symlinks;
+pub use self::mime::Types;
 use self::place::Place;
 use self::resource::Resource;
 #[cfg(feature = "fastcgi")]
@@ -107,6 +108,8 @@ pub struct Options {
     /// empty prefix takes nothing off. Default: the [mount point](Request::mount_point) of the
     /// request.
     pub strip: Option<String>,
+    /// Types of files beside the built-in ones. None by default.
+    pub types: Types,
     /// `Cache-Control` of responses that carry a file or say that it has not changed (200, 206,
     /// 304). None by default.
     pub cache_control: Option<String>,
@@ -132,6 +135,7 @@ impl Default for Options {
             symlinks: Symlinks::default(),
             may_be_missing: false,
             strip: None,
+            types: Types::default(),
             cache_control: None,
             headers: Vec::new(),
             in_memory: variant::SMALL,
@@ -249,7 +253,7 @@ impl Files {
     }
 
     /// Serves pages as [`Files::embedded`] does, with `options`. Options about a folder have no effect: `index`,
-    /// `listing`, `hidden`, `precompressed`, `symlinks`, `may_be_missing` and `in_memory`.
+    /// `listing`, `hidden`, `precompressed`, `symlinks`, `may_be_missing`, `types` and `in_memory`.
     ///
     /// # Errors
     ///

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::cache::Weigh;
-use super::mime::content_type;
+use super::mime::{Types, content_type};
 use super::root::{Found, Identity, Root};
 use super::variant::{Access, Content, Known, LAST_DATE, Variant};
 use crate::compress::accept_encoding::Coding;
@@ -62,13 +62,15 @@ pub enum Loaded {
 
 /// The options for loading a file.
 #[derive(Debug, Clone, Copy)]
-pub struct LoadOptions {
+pub struct LoadOptions<'a> {
     /// Whether siblings are looked for.
     pub siblings: bool,
     /// Smallest file, in bytes, for which the server makes encoded forms. `None` if it makes none.
     pub made: Option<u64>,
     /// Largest file, in bytes, that is read into memory.
     pub in_memory: u64,
+    /// Types beside the built-in ones.
+    pub types: &'a Types,
 }
 
 /// Opens `name` and, if `options` allow, its siblings. If nothing has changed since `previous`,
@@ -86,7 +88,7 @@ pub fn load(
     root: &Root,
     name: &[u8],
     access: Access,
-    options: LoadOptions,
+    options: LoadOptions<'_>,
     previous: Option<&Arc<Resource>>,
 ) -> io::Result<Loaded> {
     load_at(osier::time::system_now(), root, name, access, options, previous)
@@ -98,7 +100,7 @@ fn load_at(
     root: &Root,
     name: &[u8],
     access: Access,
-    options: LoadOptions,
+    options: LoadOptions<'_>,
     previous: Option<&Arc<Resource>>,
 ) -> io::Result<Loaded> {
     let (file, identity) = match find(root, name, access)? {
@@ -114,7 +116,7 @@ fn load_at(
         return Ok(Loaded::Resource(Arc::clone(previous)));
     }
     let access = (access, options.in_memory);
-    let mime = content_type(Path::new(std::ffi::OsStr::from_bytes(name)));
+    let mime = content_type(Path::new(std::ffi::OsStr::from_bytes(name)), options.types);
     let shrinks = shrinks(options.made, identity.size, &mime);
     let varies = shrinks || siblings.iter().any(Option::is_some);
     let is_old = |at: i64| system_time(at) + SETTLED <= now;
@@ -272,10 +274,11 @@ mod tests {
     use http::StatusCode;
     use testkit::Folder;
 
-    const OPTIONS: LoadOptions = LoadOptions {
+    const OPTIONS: LoadOptions<'_> = LoadOptions {
         siblings: true,
         made: None,
         in_memory: SMALL,
+        types: &Types::NONE,
     };
     const BOTH: [Access; 2] = [Access::Cached, Access::Blocking];
 
