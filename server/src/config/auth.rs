@@ -36,6 +36,7 @@ fn short(section: &Section<'_>, url: At<String>) -> Option<Settings> {
         tls: is_tls.then(BackendTls::default),
         path,
         options: Options::default(),
+        user: None,
         connect: None,
     };
     checked(section, &address.span, settings)
@@ -51,11 +52,18 @@ fn table<'s>(section: &Section<'s>, value: &'s Spanned<DeValue<'s>>) -> Option<S
         false => Err("it begins with '/'"),
     });
     let default = Options::default();
+    let mut response_headers = values(table.parsed_list("response_headers", token));
+    let user = table.parsed("user", token).map(|name| name.value);
+    if let Some(name) = &user
+        && !response_headers.iter().any(|known| known.eq_ignore_ascii_case(name))
+    {
+        response_headers.push(name.clone());
+    }
     let options = Options {
         request_headers: table
             .parsed_list("request_headers", token)
             .map(|names| values(Some(names))),
-        response_headers: values(table.parsed_list("response_headers", token)),
+        response_headers,
         client_headers: values(table.parsed_list("client_headers", token)),
         host: table.string("host").map(|host| host.value),
         timeout: table.duration("timeout").unwrap_or(default.timeout),
@@ -81,6 +89,7 @@ fn table<'s>(section: &Section<'s>, value: &'s Spanned<DeValue<'s>>) -> Option<S
         tls,
         path: path.map_or(of_url, |path| path.value),
         options,
+        user,
         connect,
     };
     checked(section, &value.span(), settings)
@@ -163,9 +172,14 @@ pub fn jwt(table: Section<'_>) -> Option<jwt::Settings> {
         realm: table.string("realm").map(|realm| realm.value),
         pass: pass.unwrap_or_default(),
     };
+    let user = table.string("user").map_or("sub".into(), |claim| claim.value);
     let source = table.source();
     table.finish();
-    let settings = jwt::Settings { keys: keys?, options };
+    let settings = jwt::Settings {
+        keys: keys?,
+        options,
+        user,
+    };
     let opened = jwt::Tokens::open(&settings, Say::new(|_| {}));
     if let (Err(why), Some(at)) = (opened, at) {
         source.problem(&at, why);

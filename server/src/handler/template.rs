@@ -5,7 +5,7 @@
 //! | `$method`, `$host`, `$query` | as they were sent; the host without its port, the query without its question mark |
 //! | `$path` | the decoded path, as routes compare it |
 //! | `$client` | the address of the client, `unix` where it has none |
-//! | `$user` | the user that `auth` has let in |
+//! | `$user` | the user that `auth`, `jwt` or `forward_auth` has let in |
 //! | `$header_NAME` | the first field of that name; `_` stands for `-` |
 //!
 //! A value from the client is escaped for the content type: HTML and JSON take it as text, never as markup. A missing
@@ -13,7 +13,6 @@
 
 use osier_web::Request;
 
-use crate::policy::auth::User;
 use crate::reader::nearest;
 use crate::reader::template::{self, Part};
 
@@ -122,10 +121,7 @@ impl Field {
                 Some(ip) => write(ip.to_canonical().to_string().as_bytes()),
                 None => write(b"unix"),
             },
-            Field::User => {
-                let user = request.extensions().get::<User>();
-                write(user.map_or("", |User(name)| name).as_bytes());
-            }
+            Field::User => write(request.user().unwrap_or_default().as_bytes()),
             Field::Header(name) => write(request.header(name).unwrap_or_default()),
         }
     }

@@ -145,8 +145,13 @@ impl AccessLog {
         let named = match &format {
             Format::Template(template) => template.fields().cloned().collect(),
             Format::Json(fields) if !fields.is_empty() => fields.clone(),
-            Format::Json(_) => vec![Field::Request, Field::Host, header("referer"), header("user-agent")],
-            Format::Combined | Format::Off => vec![Field::Request, header("referer"), header("user-agent")],
+            Format::Json(_) => {
+                let (referer, agent) = (header("referer"), header("user-agent"));
+                vec![Field::User, Field::Request, Field::Host, referer, agent]
+            }
+            Format::Combined | Format::Off => {
+                vec![Field::User, Field::Request, header("referer"), header("user-agent")]
+            }
         };
         let mut texts = Vec::new();
         for field in named {
@@ -235,8 +240,10 @@ impl AccessLog {
         if served.begins_tunnel() {
             return self.record_at_end(served, site);
         }
+        let user = served.user();
         self.record(&Entry {
             client: served.client_ip(),
+            user: user.as_deref().unwrap_or_default().as_bytes(),
             time: now(),
             method: served.method().as_bytes(),
             target: served.target().as_bytes(),
@@ -268,6 +275,7 @@ impl AccessLog {
             let text = |field| kept.text(|known| *known == field);
             kept.log.record(&Entry {
                 client,
+                user: text(Field::User),
                 time: now(),
                 method: text(Field::Method),
                 target: text(Field::Target),
@@ -324,8 +332,8 @@ impl AccessLog {
 
 /// Whether the value of a field is a text of the request.
 fn is_text(field: &Field) -> bool {
-    use Field::{Header, Host, Method, Path, Query, Site, Target};
-    matches!(field, Site | Host | Method | Target | Path | Query | Header(_))
+    use Field::{Header, Host, Method, Path, Query, Site, Target, User};
+    matches!(field, Site | User | Host | Method | Target | Path | Query | Header(_))
 }
 
 /// The texts of a request until its tunnel ends. Only the format of the log says which.
@@ -338,10 +346,11 @@ struct Kept {
 
 impl Kept {
     fn new(log: &Arc<AccessLog>, served: &Served<'_>, site: &str) -> Kept {
-        let mut bytes = Vec::new();
+        let (mut bytes, user) = (Vec::new(), served.user());
         for field in &log.texts {
             let text = match field {
                 Field::Site => site.as_bytes(),
+                Field::User => user.as_deref().unwrap_or_default().as_bytes(),
                 Field::Host => served.host().unwrap_or_default().as_bytes(),
                 Field::Method => served.method().as_bytes(),
                 Field::Target => served.target().as_bytes(),

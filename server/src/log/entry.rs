@@ -19,6 +19,8 @@ use super::text::{
 pub struct Entry<'a> {
     /// Address of the client. None, written `unix`, for a client without an address.
     pub client: Option<IpAddr>,
+    /// The user whom a policy has let in.
+    pub user: &'a [u8],
     /// Time since 1970.
     pub time: Duration,
     /// Method as the client sent it. Empty when the request could not be parsed.
@@ -63,6 +65,7 @@ impl<'a> Entry<'a> {
     {
         Entry {
             client: self.client,
+            user: cut(self.user, most),
             time: self.time,
             method: cut(self.method, most),
             target: cut(self.target, most),
@@ -89,10 +92,16 @@ pub fn cut(value: &[u8], most: usize) -> &[u8] {
     &value[..value.len().min(most)]
 }
 
-/// Formats `client - - [day/Mon/year:h:m:s +0000] "request line" status bytes "referer" "user agent"`.
+/// Formats `client - user [day/Mon/year:h:m:s +0000] "request line" status bytes "referer" "user agent"`.
 pub fn combined(line: &mut Vec<u8>, entry: &Entry<'_>) {
     put_client(line, entry.client);
-    line.extend_from_slice(b" - - [");
+    line.extend_from_slice(b" - ");
+    match entry.user {
+        b"" => line.push(b'-'),
+        // No quotes surround it, so a space would end it.
+        user => escape(line, user, b" "),
+    }
+    line.extend_from_slice(b" [");
     put_combined_time(line, entry.time);
     line.extend_from_slice(b"] \"");
     request(line, entry);
@@ -155,6 +164,7 @@ fn value<'a>(field: &Field, entry: &'a Entry<'_>) -> Value<'a> {
         Field::Site => text(entry.site.as_bytes()),
         Field::Host => text(entry.host),
         Field::Client => Value::Own(Client(entry.client).to_string()),
+        Field::User => text(entry.user),
         Field::Request if entry.method.is_empty() => Value::Nothing,
         Field::Request => Value::Request,
         Field::Method => text(entry.method),
@@ -240,6 +250,7 @@ pub fn json(line: &mut Vec<u8>, entry: &Entry<'_>) {
     put_client(line, entry.client);
     line.push(b'"');
     let texts = [
+        ("user", entry.user),
         ("method", entry.method),
         ("host", entry.host),
         ("target", entry.target),
@@ -321,6 +332,7 @@ pub mod tests {
 
     pub const ENTRY: Entry<'static> = Entry {
         client: Some(IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1))),
+        user: b"",
         time: Duration::from_millis(784_111_777_042),
         method: b"GET",
         target: b"/a?b=c",
@@ -339,6 +351,23 @@ pub mod tests {
         trace: None,
         id: None,
     };
+
+    #[test]
+    fn the_user_cannot_end_its_field() {
+        let named = Entry {
+            user: b"a da] \"\\\n",
+            ..ENTRY
+        };
+        let line = text(|line| combined(line, &named));
+        assert!(line.starts_with("192.0.2.1 - a\\x20da]\\x20\\\"\\\\\\x0a ["), "{line}");
+        let line = text(|line| json(line, &named));
+        assert!(
+            line.contains(r#""client":"192.0.2.1","user":"a da] \"\\\u000a","method""#),
+            "{line}"
+        );
+        assert!(text(|line| combined(line, &ENTRY)).starts_with("192.0.2.1 - - ["));
+        assert!(!text(|line| json(line, &ENTRY)).contains("user\":"));
+    }
 
     fn text(format: impl FnOnce(&mut Vec<u8>)) -> String {
         let mut line = Vec::new();

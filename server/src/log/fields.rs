@@ -19,6 +19,7 @@ pub enum Field {
     Site,
     Host,
     Client,
+    User,
     Request,
     Method,
     Target,
@@ -45,13 +46,14 @@ pub enum Field {
 }
 
 /// The fields with fixed names.
-const NAMED: [(&str, Field); 34] = [
+const NAMED: [(&str, Field); 35] = [
     ("time", Field::Time),
     ("time_combined", Field::TimeCombined),
     ("timestamp", Field::Timestamp),
     ("site", Field::Site),
     ("host", Field::Host),
     ("client", Field::Client),
+    ("user", Field::User),
     ("request", Field::Request),
     ("method", Field::Method),
     ("target", Field::Target),

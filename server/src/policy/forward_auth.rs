@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use osier_web::Address;
 use osier_web::upstream::Upstream;
 use osier_web::wrap::forward_auth::{ForwardAuth, Options};
+use osier_web::{Address, Request, Response};
 
 use crate::log::operator::Say;
 use crate::policy::backend_tls::BackendTls;
@@ -20,15 +20,49 @@ pub struct Settings {
     /// The path, with or without a query, that is asked.
     pub path: String,
     pub options: Options,
+    /// The field of a 2xx response with the name of the user. It is one of `options.response_headers`.
+    pub user: Option<String>,
     /// Time until a connection is made. None for the upstream's own default.
     pub connect: Option<Duration>,
+}
+
+/// Asks an authentication server about each request.
+pub struct AuthServer {
+    asking: ForwardAuth,
+    user: Option<String>,
+}
+
+impl AuthServer {
+    /// Asks about one request. Its user is known to the log then, unless `auth` or `jwt` has named one.
+    ///
+    /// # Errors
+    /// The response to a request that does not pass.
+    ///
+    /// # Suspends
+    /// Until the server has answered.
+    pub fn check(&self, request: &mut Request<'_>) -> Result<(), Response> {
+        self.asking.check(request)?;
+        // The client's own fields of this name are gone.
+        let name = self.user.as_ref().and_then(|field| request.header(field));
+        if request.user().is_none()
+            && let Some(name) = name.filter(|name| !name.is_empty())
+        {
+            request.set_user(String::from_utf8_lossy(name));
+        }
+        Ok(())
+    }
+
+    /// Finishes the response to a request that has passed.
+    pub fn finish(&self, request: &Request<'_>, response: Response) -> Response {
+        self.asking.finish(request, response)
+    }
 }
 
 /// Makes the check.
 ///
 /// # Errors
 /// One line: a name, path or host that cannot stand in a request.
-pub fn open(settings: &Settings, say: Say) -> Result<Arc<ForwardAuth>, String> {
+pub fn open(settings: &Settings, say: Say) -> Result<Arc<AuthServer>, String> {
     let mut upstream = Upstream::builder(settings.to.to_string())
         .backend(settings.to.clone())
         .on_log(move |record| say.record(record, None));
@@ -40,7 +74,9 @@ pub fn open(settings: &Settings, say: Say) -> Result<Arc<ForwardAuth>, String> {
     }
     let upstream = upstream.build().map_err(|error| error.to_string())?;
     let auth = ForwardAuth::with(upstream, settings.path.as_str(), settings.options.clone());
-    auth.map(Arc::new).map_err(|error| format!("forward_auth: {error}"))
+    let asking = auth.map_err(|error| format!("forward_auth: {error}"))?;
+    let user = settings.user.clone();
+    Ok(Arc::new(AuthServer { asking, user }))
 }
 
 /// The parts of the URL of an authentication server.

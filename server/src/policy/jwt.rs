@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use osier_web::http::StatusCode;
-use osier_web::wrap::jwt::{Jwt, Keys, Options};
+use osier_web::wrap::jwt::{Claims, Jwt, Keys, Options};
 use osier_web::{Request, Response};
 
 use crate::log::operator::Say;
@@ -17,10 +17,15 @@ pub struct Settings {
     /// The file with the keys: PEM, or a JWK set.
     pub keys: PathBuf,
     pub options: Options,
+    /// The claim with the name of the user.
+    pub user: String,
 }
 
 /// Verifies the tokens of requests.
-pub struct Tokens(Watched<Jwt>);
+pub struct Tokens {
+    jwt: Watched<Jwt>,
+    user: String,
+}
 
 impl Tokens {
     /// Reads the keys. A file that does not exist yet is no error: every request gets a 503 until it is there.
@@ -39,10 +44,12 @@ impl Tokens {
             }
             Jwt::with(keys, options.clone()).map_err(String::from)
         };
-        Watched::open(&settings.keys, "key file", say, parse).map(Tokens)
+        let jwt = Watched::open(&settings.keys, "key file", say, parse)?;
+        let user = settings.user.clone();
+        Ok(Tokens { jwt, user })
     }
 
-    /// Verifies the token of one request, and passes its claims on.
+    /// Verifies the token of one request, and passes its claims on. Its user is known to the log then, unless `auth` has named one.
     ///
     /// # Errors
     /// The response to send: 401, 403, or 503 without keys.
@@ -50,10 +57,17 @@ impl Tokens {
     /// # Suspends
     /// While the file is read.
     pub fn check(&self, request: &mut Request<'_>) -> Result<(), Response> {
-        match self.0.current() {
-            Some(jwt) => jwt.check(request),
-            None => Err(Response::new(StatusCode::SERVICE_UNAVAILABLE).body("503 Service Unavailable\n")),
+        let Some(jwt) = self.jwt.current() else {
+            return Err(Response::new(StatusCode::SERVICE_UNAVAILABLE).body("503 Service Unavailable\n"));
+        };
+        jwt.check(request)?;
+        let claims = request.extensions().get::<Claims>();
+        if request.user().is_none()
+            && let Some(name) = claims.and_then(|claims| claims.text(&self.user))
+        {
+            request.set_user(name);
         }
+        Ok(())
     }
 }
 
@@ -76,6 +90,7 @@ mod tests {
                 required: Vec::new(),
                 ..Options::default()
             },
+            user: "sub".into(),
         };
         let say = Say::new(move |line| log.lock().unwrap().push(line.text.to_string()));
         let tokens = Arc::new(Tokens::open(&settings, say).unwrap());
@@ -88,7 +103,7 @@ mod tests {
         // HS256, no claims, signed with 32 bytes of zero.
         let token = "Bearer eyJhbGciOiJIUzI1NiJ9.e30.4E_Bsx-pJi3kOW9wVXN8CgbATwP09D9V5gxh9-9zSZ0";
         let ask = || {
-            tokens.0.look_again();
+            tokens.jwt.look_again();
             client.get("/").header("authorization", token).send().status().as_u16()
         };
         let key = |byte: &str| format!("{{\"kty\":\"oct\",\"k\":\"{}\"}}", byte.repeat(43));

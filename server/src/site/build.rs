@@ -29,7 +29,7 @@ use crate::policy::access::Access;
 use crate::policy::auth::{self, Auth, Trouble};
 use crate::policy::cache::{self, OfRoute};
 use crate::policy::cors::Cors;
-use crate::policy::forward_auth;
+use crate::policy::forward_auth::{self, AuthServer};
 use crate::policy::jwt::{self, Tokens};
 use crate::policy::prefixes::Prefixes;
 use crate::policy::rate::{self, Rate};
@@ -132,7 +132,7 @@ impl Resources {
 struct Guards {
     rate: Option<Arc<Rate>>,
     auth: Option<Arc<Auth>>,
-    forward_auth: Option<Arc<ForwardAuth>>,
+    forward_auth: Option<Arc<AuthServer>>,
     jwt: Option<Arc<Tokens>>,
 }
 

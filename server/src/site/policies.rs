@@ -10,7 +10,6 @@ use std::time::Duration;
 
 use osier_web::compress::Compress;
 use osier_web::http::StatusCode;
-use osier_web::wrap::forward_auth::ForwardAuth;
 use osier_web::wrap::html_errors;
 use osier_web::wrap::queue::Queue;
 use osier_web::{Answer, Body, Request, Response};
@@ -19,6 +18,7 @@ use crate::handler::Handler;
 use crate::policy::access::Access;
 use crate::policy::auth::Auth;
 use crate::policy::cors::Cors;
+use crate::policy::forward_auth::AuthServer;
 use crate::policy::headers::Headers;
 use crate::policy::jwt::Tokens;
 use crate::policy::rate::Rate;
@@ -50,7 +50,7 @@ pub struct PolicyChain {
     pub auth: Option<Arc<Auth>>,
     /// Whether the handler runs scripts, which know who has logged in.
     pub tells_user: bool,
-    pub forward_auth: Option<Arc<ForwardAuth>>,
+    pub forward_auth: Option<Arc<AuthServer>>,
     pub jwt: Option<Arc<Tokens>>,
     pub cors: Option<Cors>,
     /// Limit of a request body, in bytes.
@@ -253,7 +253,6 @@ impl PolicyChain {
             if self.tells_user {
                 user.tell_scripts(request);
             }
-            request.extensions_mut().insert(user);
         }
         if let Some(tokens) = &self.jwt {
             tokens.check(request)?;

@@ -164,6 +164,110 @@ fn a_backend_learns_who_has_logged_in_and_a_group_has_a_place_of_its_own() {
     );
 }
 
+/// The lines of an access log, once there are as many.
+fn logged(sites: &Sites, file: &str, count: usize) -> Vec<String> {
+    let lines = || {
+        let text = std::fs::read_to_string(sites.folder.join(file)).unwrap_or_default();
+        Some(text.lines().map(str::to_owned).collect::<Vec<_>>()).filter(|lines| lines.len() >= count)
+    };
+    testkit::wait_for("the lines of the log", lines)
+}
+
+#[test]
+fn the_log_has_the_user_whom_a_password_a_token_or_another_server_has_named() {
+    const HASH: &str = "$2b$04$abcdefghijklmnopqrstuuinwY/tkBVrn3xrxQI/TgnMHhkvl85RW";
+    let gate = backend(|head| match head.to_ascii_lowercase().contains("cookie: sid=eve") {
+        true => close("403 No", "Remote-User: eve\r\n", "no"),
+        false => close("200 OK", "Remote-User: a|da\r\n", ""),
+    });
+    let app = backend(|head| close("200 OK", "", head));
+    let folder = Sites::folder();
+    folder.write("keys.json", include_str!("../../../web/tests/it/jwt/keys.json"));
+    folder.write("passwords", format!("ada:{HASH}\nbob:{HASH}\n"));
+    let (auth, gate) = (
+        "auth = { file = \"passwords\", only = \"ada\" }",
+        format!("to = \"http://{gate}/\""),
+    );
+    let jwt = "jwt = { keys = \"keys.json\", audience = \"app\"";
+    let sites = Sites::start_in(
+        folder,
+        &format!(
+            "log = {{ file = \"log\", format = \"$path|$user|$status\" }}\n[[site]]\ndefault = true\n\
+             request_headers = {{ X-Name = \"$user\" }}\n\
+             [[site.route]]\npath = \"/auth\"\n{auth}\nproxy = \"{app}\"\n\
+             [[site.route]]\npath = \"/jwt\"\n{jwt} }}\nproxy = \"{app}\"\n\
+             [[site.route]]\npath = \"/claim\"\n{jwt}, user = \"iss\" }}\nproxy = \"{app}\"\n\
+             [[site.route]]\npath = \"/forward\"\nforward_auth = {{ {gate}, user = \"Remote-User\" }}\nproxy = \"{app}\"\n\
+             [[site.route]]\npath = \"/both\"\n{auth}\nforward_auth = {{ {gate}, user = \"Remote-User\" }}\nproxy = \"{app}\"\n\
+             [[site.route]]\npath = \"/silent\"\nforward_auth = {{ {gate} }}\nproxy = \"{app}\"\n\
+             [[site.route]]\npath = \"/combined\"\nlog = {{ file = \"combined\" }}\n{auth}\nproxy = \"{app}\"\n\
+             [[site.route]]\npath = \"/json\"\nlog = {{ file = \"json\", format = \"json\" }}\n{auth}\nproxy = \"{app}\"\n\
+             [[site.route]]\nproxy = \"{app}\"\n"
+        ),
+    );
+    let tokens = include_str!("../../../web/tests/it/jwt/tokens.txt");
+    let token = tokens.lines().find_map(|line| line.strip_prefix("ES256 ")).unwrap();
+    let bearer = format!("Authorization: Bearer {token}");
+    let mut expected = Vec::new();
+    for (path, field, user, status) in [
+        ("/auth", ADA, "ada", 200),
+        ("/auth", BOB, "bob", 403),
+        ("/auth", "Authorization: Basic YWRhOndyb25n", "-", 401),
+        ("/jwt", &bearer, "ada", 200),
+        ("/jwt", "Authorization: Bearer x", "-", 401),
+        ("/forward", "Remote_User: root", "a\\x7cda", 200),
+        ("/forward", "Cookie: sid=eve", "-", 403),
+        ("/both", ADA, "ada", 200),
+        ("/silent", "Remote-User: root", "-", 200),
+        ("/", ADA, "-", 200),
+    ] {
+        // One connection for all would show a name that stays behind.
+        let reply = sites.ask("GET", "x", path, &[field]);
+        assert_eq!(reply.status, status, "{path} {field}: {}", reply.text());
+        let seen = reply.text().to_ascii_lowercase();
+        let named = user.replace("\\x7c", "|");
+        assert_eq!(
+            seen.contains(&format!("x-name: {named}\r\n")),
+            status == 200 && user != "-",
+            "{path}: {seen}"
+        );
+        expected.push(format!("{path}|{user}|{status}"));
+    }
+    assert_eq!(logged(&sites, "log", expected.len()), expected);
+    assert_eq!(sites.ask("GET", "x", "/claim", &[&bearer]).status, 200);
+    let claim = logged(&sites, "log", expected.len() + 1).pop().unwrap();
+    assert!(claim.starts_with("/claim|") && !claim.contains("|ada|"), "{claim}");
+    for path in ["/combined", "/json"] {
+        assert_eq!(sites.ask("GET", "x", path, &[ADA]).status, 200);
+    }
+    let line = logged(&sites, "combined", 1).remove(0);
+    assert!(line.starts_with("127.0.0.1 - ada ["), "{line}");
+    let line = logged(&sites, "json", 1).remove(0);
+    assert!(line.contains("\"client\":\"127.0.0.1\",\"user\":\"ada\","), "{line}");
+    // No password and no token is in any log.
+    for secret in ["YWRhOnNlc2FtZQ", "sesame", token] {
+        for file in ["log", "combined", "json", "stderr"] {
+            let text = std::fs::read_to_string(sites.folder.join(file)).unwrap();
+            assert!(!text.contains(secret), "{file}: {text}");
+        }
+    }
+}
+
+#[test]
+fn the_user_of_a_request_is_that_of_no_later_one_on_its_connection() {
+    const HASH: &str = "$2b$04$abcdefghijklmnopqrstuuinwY/tkBVrn3xrxQI/TgnMHhkvl85RW";
+    let sites = Sites::start(&format!(
+        "log = {{ file = \"log\", format = \"$path $user\" }}\n[[site]]\n[[site.route]]\npath = \"/in\"\n\
+         auth = {{ users = {{ ada = \"{HASH}\" }} }}\nrespond = {{ body = \"for $user\" }}\n[[site.route]]\nrespond = {{ body = \"for $user\" }}\n"
+    ));
+    let mut client = sites.connect();
+    for (path, text) in [("/in", "for ada"), ("/out", "for ")] {
+        send(&mut client, "GET", "x", path, &[ADA]);
+        assert_eq!(client.receive("GET").text(), text);
+    }
+    assert_eq!(logged(&sites, "log", 2), ["/in ada", "/out -"]);
+}
+
 #[test]
 fn weak_hashes_let_in_with_a_warning() {
     let folder = Sites::folder();

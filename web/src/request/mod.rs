@@ -21,7 +21,7 @@ pub(crate) mod trace;
 
 use std::any::{Any, type_name};
 use std::borrow::Cow;
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -51,7 +51,7 @@ use crate::request::trace::TraceContext;
 use crate::{Rejection, RequestBody, RequestId};
 
 /// Notes on one request that the observer and the log read: the request id, the application's
-/// label, and the client that a trusted proxy has named.
+/// label, the user, and the client that a trusted proxy has named.
 #[derive(Clone, Default)]
 pub(crate) struct Marks {
     /// Made at the first use.
@@ -62,6 +62,7 @@ pub(crate) struct Marks {
     is_id_forwarded: Cell<bool>,
     pub(crate) label: Cell<u32>,
     pub(crate) client: Cell<Option<RealClient>>,
+    user: RefCell<Option<Arc<str>>>,
     /// Bytes of the body that have been read.
     pub(crate) received: Cell<u64>,
     pub(crate) trace: Cell<Option<TraceContext>>,
@@ -77,6 +78,7 @@ impl Marks {
         self.is_id_forwarded.set(false);
         self.label.set(0);
         self.client.set(None);
+        self.user.take();
         self.received.set(0);
         self.trace.set(None);
         self.slow.clear();
@@ -89,10 +91,16 @@ impl Marks {
         self.is_id_forwarded.set(other.is_id_forwarded.get());
         self.label.set(other.label.get());
         self.client.set(other.client.get());
+        self.user.replace(other.user());
         self.received.set(other.received.get());
         self.trace.set(other.trace.get());
         self.timing.go_on(&other.timing);
         self.slow.set(&other.slow);
+    }
+
+    /// The name of the user, if code before the handler has found it.
+    pub(crate) fn user(&self) -> Option<Arc<str>> {
+        self.user.borrow().clone()
     }
 
     /// The id of the request whose head this is.
@@ -578,6 +586,34 @@ impl<'a> Request<'a> {
     /// its meaning, for example the number of the route.
     pub fn set_label(&self, label: u32) {
         self.marks.label.set(label);
+    }
+
+    /// Sets the name of the user whom code before the handler has found, for [`Served::user`](crate::Served::user): the access log of the
+    /// application can show it.
+    ///
+    /// ```
+    /// use osier_web::{Next, Request, Router, Server, test::Client};
+    /// use std::sync::{Arc, Mutex};
+    ///
+    /// let log = Arc::new(Mutex::new(Vec::new()));
+    /// let lines = log.clone();
+    /// let router = Router::new().get("/", |_| "hello\n").wrap(|request: &mut Request<'_>, next: Next<'_>| {
+    ///     request.set_user("ada");
+    ///     next.run(request)
+    /// });
+    /// let server = Server::new(router).on_request(move |served| {
+    ///     lines.lock().unwrap().push(format!("{} {}", served.user().as_deref().unwrap_or("-"), served.target()));
+    /// });
+    /// Client::of(server).get("/").send();
+    /// assert_eq!(*log.lock().unwrap(), ["ada /"]);
+    /// ```
+    pub fn set_user(&self, name: impl Into<Arc<str>>) {
+        self.marks.user.replace(Some(name.into()));
+    }
+
+    /// The name of the user, if code before the handler has [set](Request::set_user) it.
+    pub fn user(&self) -> Option<Arc<str>> {
+        self.marks.user()
     }
 
     /// The time of the request so far, by phase. All phases are zero unless the request is measured: the server has an

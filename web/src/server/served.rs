@@ -217,6 +217,11 @@ impl<'a> Served<'a> {
         self.marks.id(self.head)
     }
 
+    /// The name of the user that [`Request::set_user`](crate::Request::set_user) has set.
+    pub fn user(&self) -> Option<Arc<str>> {
+        self.marks.user()
+    }
+
     /// The label that [`Request::set_label`](crate::Request::set_label) has set, or 0.
     #[inline]
     pub fn label(&self) -> u32 {

@@ -154,7 +154,7 @@ impl Auth {
         only.filter(|name| passwords.find(name).is_none()).collect()
     }
 
-    /// Checks the credentials of a request.
+    /// Checks the credentials of a request. Its user is known to the log then, also one who may not come in.
     ///
     /// # Errors
     /// The response to send: 401, 403 for a user who is not in `only`, or 503 when too many passwords are to be compared.
@@ -173,6 +173,7 @@ impl Auth {
             ));
         }
         let user = self.decide_for(Some(request), request.header("authorization"), client)?;
+        request.set_user(Arc::clone(&user.0));
         self.admits(user)
     }
 
