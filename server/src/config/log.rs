@@ -73,8 +73,13 @@ fn format(section: &Section<'_>, key: &str, text: At<String>) -> Option<Format> 
         "json" => Format::Json(Vec::new()),
         "off" => Format::Off,
         other => {
-            let guess = nearest(other, FORMATS.into_iter());
-            let guess = guess.map_or(String::new(), |guess| format!("; did you mean \"{guess}\"?"));
+            let guess = match nearest(other, FORMATS.into_iter()) {
+                Some(guess) => format!("; did you mean \"{guess}\"?"),
+                None if other.contains('%') => {
+                    "; fields are written by their names here, as in docs/configuration.md, \"Templates\"".into()
+                }
+                None => String::new(),
+            };
             let wanted = match key {
                 "log" => {
                     "\"combined\", \"json\", \"off\", a template like \"$client $path $status\", or { file = \"access.log\" }"

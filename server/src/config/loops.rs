@@ -1,4 +1,5 @@
-//! Warns of rewrite rules that send a request through the routes again and again, until it gets a 500.
+//! Warns of rewrite rules that send a request through the routes again and again, until it gets a 500, and of a redirect that leads to
+//! itself.
 //!
 //! The routes of a site are followed from paths that rules make, as long as no request is needed to tell where a path
 //! goes. It is needed at a rule with conditions and at a route with globs or methods. The conditions of the rule that made
@@ -17,6 +18,15 @@ use super::settings::Route;
 
 /// Warns of each route of a site whose rules begin a loop. Every route has its place in the file.
 pub fn check(source: &Source<'_>, routes: &[(&Route, &Range<usize>)]) {
+    for (number, (_, at)) in routes.iter().enumerate() {
+        if let Some(target) = leads_to_itself(routes, number) {
+            let text = format!(
+                "a redirect loop: a request for '{target}' gets a redirect to '{target}'; give this route a narrower 'path' or a 'glob', or put the \
+                 route that answers '{target}' first"
+            );
+            source.warning(at, text);
+        }
+    }
     let has_rules = |(route, _): &(&Route, _)| matches!(route.handler, HandlerSettings::Rewrite(_));
     if !routes.iter().any(has_rules) {
         return;
@@ -32,6 +42,22 @@ pub fn check(source: &Source<'_>, routes: &[(&Route, &Range<usize>)]) {
             source.warning(at, text);
         }
     }
+}
+
+/// The target of a redirect whose own route takes the request for it. No route before it may take that request.
+fn leads_to_itself<'r>(routes: &[(&'r Route, &Range<usize>)], number: usize) -> Option<&'r str> {
+    let (route, _) = routes[number];
+    let HandlerSettings::Redirect(redirect) = &route.handler else {
+        return None;
+    };
+    let target = redirect.fixed_path()?;
+    let text = path::text(target).ok()?;
+    let may_take = |route: &Route| {
+        let prefix = route.matches.path.as_deref();
+        prefix.is_none_or(|prefix| path::is_below(&text, prefix))
+    };
+    let is_certain = route.matches.globs.is_empty() && route.matches.methods.is_empty() && may_take(route);
+    (is_certain && !routes[..number].iter().any(|(earlier, _)| may_take(earlier))).then_some(target)
 }
 
 /// The routes of a site.

@@ -424,7 +424,14 @@ fn error_pages(section: Section<'_>) -> Vec<(u16, PathBuf)> {
             .ok()
             .filter(|code| (400..=599).contains(code));
         if code.is_none() {
-            let text = format!("'{}' is not a status from 400 to 599", status.value.escape_debug());
+            let remedy = match status.value.parse::<u32>() {
+                Ok(_) => "",
+                Err(_) => "; write each by itself: { 403 = \"error.html\", 404 = \"error.html\" }",
+            };
+            let text = format!(
+                "'{}' is not a status from 400 to 599{remedy}",
+                status.value.escape_debug()
+            );
             section.source().problem(&status.span, text);
         }
         if let (Some(path), Some(code)) = (
@@ -507,7 +514,17 @@ fn host(text: &str) -> Result<Host, String> {
         };
     }
     if name.contains(':') {
-        return Err("a host is a name alone, without port or scheme".into());
+        let bare = lower.split_once("://").map_or(&*lower, |(_, rest)| rest);
+        let bare = bare.split([':', '/']).next().unwrap_or_default();
+        let is_name = !bare.is_empty()
+            && bare
+                .bytes()
+                .all(|byte| byte.is_ascii_alphanumeric() || b"-.*".contains(&byte));
+        let guess = match is_name {
+            true => format!("; did you mean \"{bare}\"?"),
+            false => String::new(),
+        };
+        return Err(format!("a host is a name alone, without port or scheme{guess}"));
     }
     let label = |label: &str| {
         !label.is_empty()

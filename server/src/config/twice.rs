@@ -9,10 +9,14 @@ use toml::de::{DeTable, DeValue, Error};
 use crate::reader::problem::{Files, header, line};
 
 /// Beginnings of the parser's messages that name no remedy, and the messages in their place.
-const PLAIN: [(&str, &str); 4] = [
+const PLAIN: [(&str, &str); 5] = [
     (
         "key with no value",
         "key with no value, expected `=`; each line of a TOML file is KEY = VALUE, [TABLE] or [[TABLE]]",
+    ),
+    (
+        "missing escaped value",
+        "a backslash in double quotes begins an escape; write the text in single quotes, '^/a\\.php$' for example, or two backslashes",
     ),
     (
         "unexpected leading zero",

@@ -45,6 +45,16 @@ enum Part {
     Query,
 }
 
+impl Redirect {
+    /// The path of the target, if that is one of this server for every request.
+    pub fn fixed_path(&self) -> Option<&str> {
+        let is_here = self.to.starts_with('/') && !self.to.starts_with("//");
+        let path = self.to.strip_suffix("{query}").unwrap_or(&self.to);
+        let path = path.split(['?', '#']).next()?;
+        (is_here && !path.contains('{')).then_some(path)
+    }
+}
+
 impl Configured for Redirect {
     const IS_KEPT: bool = false;
 

@@ -75,6 +75,18 @@ impl Configured for Respond {
         }
         let table = match form(section, "respond", value, "the text or the status")? {
             Form::Short(text) => {
+                if text.value.len() == 3
+                    && text
+                        .value
+                        .parse()
+                        .is_ok_and(|status| (200..=599).contains::<u16>(&status))
+                {
+                    let warning = format!(
+                        "this is a text with status 200; for the status write respond = {}",
+                        text.value
+                    );
+                    section.source().warning(&text.span, warning);
+                }
                 return Some(Respond {
                     status: 200,
                     body: Body::Text(Template::literal(text.value)),

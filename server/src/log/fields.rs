@@ -84,6 +84,24 @@ const NAMED: [(&str, Field); 35] = [
     ("other_ms", Field::Phase(Phase::Other)),
 ];
 
+/// Names of nginx, and ours.
+const NGINX: [(&str, &str); 14] = [
+    ("args", "query"),
+    ("body_bytes_sent", "bytes"),
+    ("bytes_sent", "bytes"),
+    ("query_string", "query"),
+    ("remote_addr", "client"),
+    ("remote_user", "user"),
+    ("request_length", "received"),
+    ("request_method", "method"),
+    ("request_time", "duration"),
+    ("request_uri", "target"),
+    ("server_protocol", "protocol"),
+    ("time_iso8601", "time"),
+    ("time_local", "time_combined"),
+    ("upstream_response_time", "upstream_ms"),
+];
+
 /// The beginning of the name of a header field.
 const HEADER: &str = "header_";
 
@@ -104,7 +122,14 @@ impl Field {
             _ => {}
         }
         let known = NAMED.iter().map(|(known, _)| *known);
-        let hint = match nearest(name, known.clone()) {
+        let of_nginx = NGINX.iter().find(|(theirs, _)| *theirs == name);
+        let of_nginx = of_nginx.map(|(_, ours)| (*ours).to_owned());
+        let of_header = || name.strip_prefix("http_").map(|header| format!("{HEADER}{header}"));
+        let hint = match of_nginx.or_else(of_header) {
+            Some(ours) => Some(ours),
+            None => nearest(name, known.clone()).map(str::to_owned),
+        };
+        let hint = match hint {
             Some(guess) => format!("did you mean '{guess}'?"),
             None => {
                 let known: Vec<&str> = known.collect();
@@ -231,6 +256,16 @@ mod tests {
     use super::*;
 
     #[test]
+    fn names_of_nginx_lead_to_ours() {
+        for (theirs, ours) in NGINX {
+            assert!(
+                Field::named(theirs).is_err() && Field::named(ours).is_ok(),
+                "{theirs} {ours}"
+            );
+        }
+    }
+
+    #[test]
     fn every_field_has_its_name() {
         for (name, field) in NAMED {
             assert_eq!((Field::named(name), field.name().as_str()), (Ok(field.clone()), name));
@@ -255,6 +290,8 @@ mod tests {
             ("$", "a '$' without a name; known fields are time, "),
             ("$header_", "there is no field 'header_'; "),
             ("$zzz", "and header_NAME"),
+            ("$remote_addr", "did you mean 'client'?"),
+            ("$http_user_agent", "did you mean 'header_user_agent'?"),
             ("$host\n", "without control characters"),
             ("\"$host|$path", "a '\"' without a second one; write the closing quote"),
             ("\"$host\" 5\"|$path", "a '\"' without a second one"),

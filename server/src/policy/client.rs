@@ -27,6 +27,9 @@ impl Client {
 pub fn client(text: &str) -> Result<Client, String> {
     match text {
         "unix" => Ok(Client::Unix),
+        "all" | "any" | "*" => Err(
+            "everybody is [\"0.0.0.0/0\", \"::/0\", \"unix\"]; to admit some clients alone, name them in 'allow' and leave out 'deny'".into(),
+        ),
         _ => net(text)
             .map(Client::Net)
             .map_err(|why| why.replace(" for example", ", or \"unix\" for clients of Unix sockets")),

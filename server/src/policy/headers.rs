@@ -69,7 +69,13 @@ impl FromStr for Field {
             ));
         }
         if OURS.iter().any(|ours| ours.eq_ignore_ascii_case(name)) {
-            return Err(format!("{name} is computed for each response and cannot be set"));
+            let instead = match name.eq_ignore_ascii_case("content-type") {
+                true => "; 'types' sets it for files, and 'content_type' for 'respond'",
+                false => "",
+            };
+            return Err(format!(
+                "{name} is computed for each response and cannot be set{instead}"
+            ));
         }
         Ok(Field {
             name: name.into(),

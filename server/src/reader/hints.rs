@@ -50,9 +50,10 @@ const INSIDE: [(&str, &str); 7] = [
 const GATEWAY: &str = "timeouts keep max_requests health balance sticky slow_start ejection read_ahead read_ahead_file read_ahead_total buffer buffer_total shared_memory";
 
 /// How to write tables, or what stands for them, by the end of their names. A number takes the place of `$`.
-const FORMS: [(&str, &str); 33] = [
+const FORMS: [(&str, &str); 35] = [
     ("admin", "{ address = \"127.0.0.1:9090\" }"),
     ("auth", "{ users = { NAME = \"HASH\" } }"),
+    ("cache", "{ default_ttl = \"10m\" }"),
     ("binding", "{ id = \"ID\", secret = \"SECRET\" }"),
     ("claims", "{ NAME = \"VALUE\" }"),
     ("compress", "{ codings = [\"gzip\"] }"),
@@ -79,6 +80,7 @@ const FORMS: [(&str, &str); 33] = [
     ("redirect", "{ to = \"https://example.org/\", status = 301 }"),
     ("request_headers", "{ NAME = \"VALUE\" }"),
     ("respond", "{ status = 404, body = \"TEXT\" }"),
+    ("rewrite", "{ pattern = \"^/old/\", to = \"/new/\" }"),
     ("sticky", "\"backend\""),
     ("timeouts", "{ first_byte = \"60s\" }"),
     ("types", "{ SUFFIX = \"TYPE\" }"),
@@ -87,7 +89,7 @@ const FORMS: [(&str, &str); 33] = [
 ];
 
 /// Keys of nginx and Caddy, and what has their place here.
-const FOREIGN: [(&str, &str); 16] = [
+const FOREIGN: [(&str, &str); 17] = [
     ("server", "[[site]], and its address in [[listen]]"),
     ("server_name", "host = \"example.org\" in [[site]]"),
     (
@@ -111,7 +113,7 @@ const FOREIGN: [(&str, &str); 16] = [
         "proxy = \"HOST:PORT\" or proxy = { to = [\"HOST:PORT\"] } in [[site.route]]",
     ),
     (
-        "fastcgi_pass php_fastcgi",
+        "fastcgi_pass php_fastcgi php",
         "fastcgi = { root = \"FOLDER\", to = \"unix:SOCKET\" } in [[site.route]]",
     ),
     (
@@ -123,6 +125,7 @@ const FOREIGN: [(&str, &str); 16] = [
         "tls = { cert = \"FILE\", key = \"FILE\" } in [[site]]",
     ),
     ("gzip encode", "compress = true"),
+    ("port ports", "address = \"127.0.0.1:8080\" in [[listen]]"),
     ("default_type mime_types", "types = { \"*\" = \"text/plain\" }"),
     ("client_max_body_size", "limits = { body = \"10MiB\" }"),
     ("access_log", "log = { file = \"FILE\" }"),
@@ -196,7 +199,13 @@ pub fn in_handler(title: &str, key: &str) -> Option<String> {
             Some("write first_byte, until the response begins, and between, for its next bytes".into())
         }
         ("files", "autoindex" | "browse") => Some("write listing = true".into()),
-        ("files", "try_files") => Some("write spa = true".into()),
+        ("files", "try_files" | "fallback") => Some("write spa = true".into()),
+        ("proxy" | "fastcgi", "backend" | "backends" | "upstream" | "upstreams" | "url" | "server" | "servers") => {
+            Some("write to = \"HOST:PORT\"".into())
+        }
+        ("redirect" | "respond", "code") => Some("write status".into()),
+        ("redirect", "url" | "target" | "location") => Some("write to".into()),
+        ("respond", "text" | "content") => Some("write body".into()),
         ("fastcgi", "try_files") => Some("write files = true, front = \"/index.php\"".into()),
         ("files" | "fastcgi", "expires") => Some("write cache = \"max-age=3600\"".into()),
         ("proxy" | "fastcgi", "read_timeout" | "proxy_read_timeout" | "fastcgi_read_timeout") => {
@@ -245,6 +254,9 @@ pub fn form(title: &str, key: &str, value: &DeValue<'_>) -> Option<String> {
         let before = title.strip_suffix(end);
         before.is_some_and(|before| before.is_empty() || before.ends_with('.'))
     };
+    if let (true, DeValue::String(_)) = (is_end("auth"), value) {
+        return Some(format!("write {key} = {{ file = \"FILE\" }}"));
+    }
     if let (true, DeValue::String(path)) = (is_end("proxy.health"), value)
         && path.starts_with('/')
     {

@@ -178,9 +178,15 @@ impl Section<'_> {
     fn is_missing(&self, at: &Range<usize>, path: &Path, what: &str, meanwhile: &str) -> bool {
         let is_missing = is_missing(path);
         if is_missing {
+            let is_home = path.components().any(|part| part.as_os_str() == "~");
             let path = self.source.shown(path);
+            let remedy = if is_home {
+                "; write the path of the home folder for '~'"
+            } else {
+                ""
+            };
             self.source
-                .warning(at, format!("there is no {what} '{path}'; {meanwhile}"));
+                .warning(at, format!("there is no {what} '{path}'; {meanwhile}{remedy}"));
         }
         is_missing
     }

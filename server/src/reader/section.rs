@@ -111,6 +111,12 @@ impl<'s> Section<'s> {
                     "{} must be written {title}: there may be several",
                     self.below(key, false)
                 ),
+                DeValue::String(_) if key == "listen" => {
+                    format!(
+                        "'{key}' must be tables, not {0}; write {title}, and below it address = {0}",
+                        self.show(value)
+                    )
+                }
                 _ => format!(
                     "'{key}' must be tables, each begun by {title}, not {}",
                     self.show(value)

@@ -429,7 +429,7 @@ fn sites() {
             "[[site]]\nhost = [\"a.*.org\", \"http://x\", \"a b\", \"*\", \"[::1\", \"ü.de\", 5]\n@route\n",
             &[
                 "2:9: 'host' cannot be \"a.*.org\": a '*' stands for whole labels in front: \"*.example.org\"",
-                "2:20: 'host' cannot be \"http://x\": a host is a name alone, without port or scheme",
+                "2:20: 'host' cannot be \"http://x\": a host is a name alone, without port or scheme; did you mean \"x\"?",
                 "2:32: 'host' cannot be \"a b\": it is not a host name (write international names in their ASCII form, \
                  \"xn--…\")",
                 "2:39: 'host' cannot be \"*\": for every host write default = true",

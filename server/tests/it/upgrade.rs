@@ -779,8 +779,8 @@ fn tunnels_to_a_backend_move_with_both_ends() {
 #[test]
 fn admin_and_listeners_on_ports_of_the_system_are_not_mixed_up() {
     let text = format!(
-        "workers = 2\n{ADMIN}{}{}{}name = \"other\"\n",
-        file("", "x"),
+        "workers = 2\n{}{}{}name = \"other\"\n",
+        file(ADMIN, "x"),
         listen("127.0.0.1:0"),
         listen("127.0.0.1:0")
     );

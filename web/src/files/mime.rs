@@ -32,6 +32,7 @@ pub struct Types(
 
 impl Types {
     /// No types beside the built-in ones.
+    #[cfg(test)]
     pub(crate) const NONE: Types = Types(Vec::new());
 
     /// Sets the type of the names that end with a dot and `suffix`, without regard to case; a dot at its beginning changes nothing. Of
