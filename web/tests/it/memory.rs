@@ -13,7 +13,7 @@ use osier_web::{
 };
 
 use crate::common::backend::{Backend, options};
-use crate::common::{Client, PATIENCE, Site, eventually, site, site_with};
+use crate::common::{Client, PATIENCE, Site, arrived, eventually, site, site_with};
 use crate::ws_client::{Got, Peer, masked};
 
 /// The limit of the child.
@@ -277,6 +277,93 @@ fn near_the_limit_handlers_whose_bodies_do_not_come_wait_no_longer() {
         FREE.set();
         assert_eq!(other.reply().text(), "has waited");
         assert_eq!(site.get("/").text(), "fine");
+    });
+}
+
+/// The fiber has waited for long, because its worker was busy, and so has nobody read the bytes that have arrived meanwhile.
+#[test]
+fn near_the_limit_bytes_that_have_arrived_keep_their_connection() {
+    static FREE: Event = Event::new();
+    let name = "memory::near_the_limit_bytes_that_have_arrived_keep_their_connection";
+    in_a_small_child(name, || {
+        let (blocks, goes_on) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let (is_blocked, may_go_on) = (blocks.clone(), goes_on.clone());
+        let greedy = move |_: &mut Request<'_>| {
+            let _all = Account::named("greedy").charge(memory::limit().expect("the child has one"));
+            is_blocked.store(1, Relaxed);
+            while may_go_on.load(Relaxed) == 0 {
+                std::thread::sleep(Duration::from_millis(1)); // keeps the worker from all else
+            }
+            FREE.wait();
+            "has waited"
+        };
+        let (begun, count) = counts();
+        let server = Server::new(Router::new().post("/count", count).get("/greedy", greedy));
+        let site = site_with(1, server, |server| server.bind("127.0.0.1:0"));
+        let post = "POST /count HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n";
+        // The first one has waited longest.
+        let [mut sends, mut silent] = [1, 2].map(|nth| {
+            let mut client = site.connect();
+            client.send(post);
+            eventually("the handler reads", || begun.load(Relaxed) == nth);
+            std::thread::sleep(Duration::from_millis(1200)); // the wait is a long one by then
+            client
+        });
+        let mut other = site.connect();
+        other.send("GET /greedy HTTP/1.1\r\nHost: t\r\n\r\n");
+        eventually("the worker is busy", || blocks.load(Relaxed) == 1);
+        std::thread::sleep(Duration::from_millis(2500)); // longer than a client may be silent
+        sends.send("5\r\nbytes\r\n");
+        arrived(&sends.stream);
+        goes_on.store(1, Relaxed);
+        assert_eq!(silent.reply().status, 408);
+        sends.send("0\r\n\r\n");
+        let reply = sends.reply();
+        assert_eq!((reply.status, reply.text()), (200, "5"));
+        FREE.set();
+        assert_eq!(other.reply().text(), "has waited");
+    });
+}
+
+/// Its client may only listen from the head of the response on.
+#[test]
+fn near_the_limit_a_call_of_grpc_over_http_1_goes_on_in_silence() {
+    static FREE: Event = Event::new();
+    let name = "memory::near_the_limit_a_call_of_grpc_over_http_1_goes_on_in_silence";
+    in_a_small_child(name, || {
+        let backend = Backend::start(|_, conn| {
+            while conn.head().is_some() {
+                conn.send("HTTP/1.1 200 OK\r\nContent-Type: application/grpc\r\nTransfer-Encoding: chunked\r\n\r\n");
+                if conn.chunks().is_some_and(|body| body == b"xy") {
+                    conn.send("5\r\nwhole\r\n0\r\n\r\n");
+                }
+            }
+        });
+        let greedy = |_: &mut Request<'_>| {
+            let _all = Account::named("greedy").charge(memory::limit().expect("the child has one"));
+            FREE.wait();
+            "has waited"
+        };
+        let (begun, count) = counts();
+        let router = Router::new().post("/count", count).get("/greedy", greedy);
+        let site = site(router.fallback(backend.streaming_proxy().handler()));
+        let chunked = "HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n";
+        let mut call = site.connect();
+        call.send(format!(
+            "POST /a.B/C {chunked}Content-Type: application/grpc\r\nTE: trailers\r\n\r\n1\r\nx\r\n"
+        ));
+        assert_eq!(call.head().0, 200);
+        // This one has been silent for less time.
+        let mut silent = site.connect();
+        silent.send(format!("POST /count {chunked}\r\n"));
+        eventually("the handler reads", || begun.load(Relaxed) == 1);
+        let mut other = site.connect();
+        other.send("GET /greedy HTTP/1.1\r\nHost: t\r\n\r\n");
+        assert_eq!(silent.reply().status, 408);
+        call.send("1\r\ny\r\n0\r\n\r\n");
+        assert_eq!(call.chunks(), b"whole");
+        FREE.set();
+        assert_eq!(other.reply().text(), "has waited");
     });
 }
 

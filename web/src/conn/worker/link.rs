@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use osier::memory::Account;
 use osier::net::{PackedAddr, Stream};
+use rustix::net::RecvFlags;
 
 use crate::ClientNetwork;
 use crate::conn::close::CloseReason;
@@ -109,7 +110,13 @@ impl Link {
     /// Whether its burst has waited for bytes of a body for [`STALLED_AFTER`](stalled::STALLED_AFTER) in vain.
     pub(super) fn is_silent(&self) -> bool {
         let waited = u128::from(self.idle_since.get().until(self.worker.now()));
-        self.phase.get() == Phase::AwaitsBody && waited >= stalled::STALLED_AFTER.as_millis()
+        self.phase.get() == Phase::AwaitsBody && waited >= stalled::STALLED_AFTER.as_millis() && !self.has_arrived()
+    }
+
+    /// Whether bytes or the end have arrived. While its worker was busy, the burst had no turn to read them, and the poller was not asked.
+    fn has_arrived(&self) -> bool {
+        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+        rustix::net::recv(self.socket(), &mut [0], flags).is_ok()
     }
 
     /// Marks the beginning of a rest, if it does not rest already. Returns how long it has rested.
