@@ -147,19 +147,30 @@ impl ServerState {
         self.report(ConnectionEvent::Closed(CloseReason::ClientLimit));
     }
 
-    /// Calls the hook. Its panic goes no further than the log, because the caller has counted the connection and must go on to serve it, or
-    /// runs in a destructor. A shutdown cancels the fiber that accepts, and that must not unwind from a hook that waits, either: it would
-    /// lose the connection, and those in the backlog.
+    /// Calls the hook.
     fn report(&self, event: ConnectionEvent) {
-        let Some(hook) = &self.on_connection else { return };
+        if let Some(hook) = &self.on_connection {
+            self.call("the hook of 'on_connection'", || hook(event));
+        }
+    }
+
+    /// Calls a function of the program. Its panic goes no further than the log, because the caller has counted the connection and must go on
+    /// to serve it, or runs in a destructor. A shutdown cancels the fiber that accepts, and that must not unwind from a function that waits,
+    /// either: it would lose the connection, and those in the backlog.
+    fn call<T>(&self, what: &str, function: impl FnOnce() -> T) -> Option<T> {
         let called = osier::shield(|| {
-            let called = catch_unwind(AssertUnwindSafe(|| hook(event)));
+            let called = catch_unwind(AssertUnwindSafe(function));
             called.map_err(|payload| how_it_panicked(&*payload))
         });
-        let Err(how) = called else { return };
-        let text = format_args!("the hook of 'on_connection' {how}");
-        // The hook for the log may panic, too.
-        let _ = catch_unwind(AssertUnwindSafe(|| self.log(&Record::new(Level::Error, text))));
+        match called {
+            Ok(value) => Some(value),
+            Err(how) => {
+                let text = format_args!("{what} {how}");
+                // The hook for the log may panic, too.
+                let _ = catch_unwind(AssertUnwindSafe(|| self.log(&Record::new(Level::Error, text))));
+                None
+            }
+        }
     }
 
     pub(crate) fn count(&self, index: usize) -> usize {
@@ -202,10 +213,14 @@ impl ServerState {
         peer != NOWHERE && !self.is_trusted(peer)
     }
 
-    /// Whether a connection from `peer` begins with a PROXY header.
+    /// Whether a connection from `peer` begins with a PROXY header. A panic of the program's function is a no.
     pub(crate) fn is_trusted(&self, peer: SocketAddr) -> bool {
         let ip = (peer != NOWHERE).then(|| peer.ip().to_canonical());
-        self.trusted.as_ref().is_some_and(|trusted| trusted(ip))
+        let trusted = self.trusted.as_ref();
+        trusted.is_some_and(|trusted| {
+            self.call("the function of 'proxy_protocol'", || trusted(ip))
+                .unwrap_or(false)
+        })
     }
 
     /// Chooses the worker for a connection that worker `here` has accepted.

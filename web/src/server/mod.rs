@@ -207,7 +207,9 @@ impl Server {
     /// that the header names. A header that names no client (`LOCAL`, `UNKNOWN`, Unix sockets)
     /// leaves the peer as it is.
     ///
-    /// The bytes of every other peer are HTTP, so a PROXY header from it is refused as bad HTTP.
+    /// The bytes of every other peer are HTTP, so a PROXY header from it is refused as bad HTTP. `trusted` may be called several times for
+    /// a connection, and should not change its mind: [limits](Server::max_connections_per_client) count by it. A panic is logged and counts
+    /// as `false`. A shutdown waits for `trusted`.
     ///
     /// ```
     /// use osier_web::{Router, Server};

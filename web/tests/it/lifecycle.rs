@@ -3,11 +3,10 @@
 
 use std::collections::HashSet;
 use std::io::{ErrorKind, Read, Write};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
-use crate::common::{Client, PATIENCE, eventually, forever, site, site_with};
+use crate::common::{Client, PATIENCE, Site, eventually, forever, logging_site, site, site_with};
 use osier_web::http::StatusCode;
 use osier_web::{ConnectionEvent, Limits, Request, Response, Route, Router, Server, Timeouts};
 
@@ -297,38 +296,38 @@ fn a_worker_with_busy_connections_alone_asks_the_others() {
     );
 }
 
+/// A site that loses the fiber that accepts: the hook for its log panics there, at the line about a client with two connections.
+fn without_a_fiber_that_accepts() -> Site {
+    let server = Server::new(Router::new().get("/", |_| "hi")).max_connections_per_client(1);
+    let lines = Arc::new(Mutex::new(Vec::new()));
+    let log = Arc::clone(&lines);
+    let site = logging_site(server, move |record| {
+        let line = record.to_string();
+        if line.contains("connections of one client") {
+            panic!("on purpose");
+        }
+        log.lock().unwrap().push(line);
+    });
+    let mut first = site.connect();
+    assert_eq!(first.get("/").text(), "hi");
+    let mut second = site.connect();
+    second.send("G");
+    let line = "the fiber that accepts on worker 0 panicked: on purpose; another one follows in 1s";
+    eventually("the fiber is lost", || *lines.lock().unwrap() == [line]);
+    drop(first);
+    eventually("the client may come again", || site.connections.count() == 0);
+    site
+}
+
 #[test]
 fn a_listener_whose_accepting_fiber_is_lost_gets_another_one() {
-    let asked = AtomicUsize::new(0);
-    // It runs on the fiber that accepts, before the connection counts.
-    let trusted = move |_| match asked.fetch_add(1, Ordering::Relaxed) < 2 {
-        true => panic!("on purpose"),
-        false => false,
-    };
-    let server = Server::new(Router::new().get("/", |_| "hi"))
-        .max_connections_per_client(10)
-        .proxy_protocol(trusted);
-    let site = site_with(1, server, |server| server.bind("127.0.0.1:0"));
-    for _ in 0..2 {
-        site.connect().expect_end();
-    }
+    let site = without_a_fiber_that_accepts();
     assert_eq!(site.get("/").text(), "hi");
-    let line = "the fiber that accepts on worker 0 panicked: on purpose; another one follows in 1s";
-    let log = site.log.lock().unwrap().clone();
-    assert_eq!(log, [line, line]);
 }
 
 #[test]
 fn a_server_that_stops_before_a_lost_fiber_is_replaced_serves_its_backlog() {
-    let asked = AtomicUsize::new(0);
-    let trusted = move |_| match asked.fetch_add(1, Ordering::Relaxed) {
-        0 => panic!("on purpose"),
-        _ => false,
-    };
-    let server = Server::new(Router::new().get("/", |_| "hi")).proxy_protocol(trusted);
-    let site = site_with(1, server, |server| server.bind("127.0.0.1:0"));
-    site.connect().expect_end();
-    eventually("the fiber is lost", || site.logged("another one follows in 1s"));
+    let site = without_a_fiber_that_accepts();
     let mut waiting = site.connect();
     waiting.send("GET / HTTP/1.1\r\nHost: t\r\n\r\n");
     site.stop.shutdown();

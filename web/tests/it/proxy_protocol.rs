@@ -4,6 +4,7 @@
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -72,6 +73,29 @@ fn the_told_client_counts_for_the_limit_of_connections() {
         let mut byte = [0];
         matches!(connection.stream.read(&mut byte), Ok(1))
     });
+}
+
+/// Connections beyond the limit would wait for ever.
+#[test]
+fn a_panic_about_a_peer_loses_neither_its_connection_nor_its_place() {
+    for workers in [1, 2] {
+        let (server, _) = server();
+        let calls = AtomicUsize::new(0);
+        let trusted = move |_| match calls.fetch_add(1, Relaxed) {
+            0 => panic!("no network"),
+            _ => false,
+        };
+        let server = server.proxy_protocol(trusted).max_connections(1);
+        let site = site_with(workers, server, |server| server.bind("127.0.0.1:0"));
+        for _ in 0..3 {
+            let mut client = site.connect();
+            client.send(GET);
+            assert_eq!(client.reply().status, 200);
+            drop(client);
+            eventually("its place is free", || site.connections.count() == 0);
+        }
+        assert!(site.logged("the function of 'proxy_protocol' panicked: no network"));
+    }
 }
 
 /// The unspecified address and port 0 stand for no address elsewhere.
