@@ -11,7 +11,8 @@
 //! head is wrong is removed, and a file whose name is not one of ours is left alone.
 //!
 //! The head of a response that a 304 has validated takes the place of the one before it, if it fits there. It is written at once and not
-//! synced: after a loss of power the file has the old head, the new one, or none that is whole.
+//! synced: after a loss of power the file has the old head, the new one, or none that is whole. Of two heads, the one whose entry is in the table
+//! stays.
 //!
 //! Functions that touch files block the thread. All but [`Disk::open`] are called on the pool for blocking work.
 //! [`DiskFile::part`] goes there by itself.
@@ -136,6 +137,7 @@ impl Disk {
                     offset,
                     len: record.len,
                     open: Mutex::default(),
+                    renewing: Mutex::default(),
                 };
                 Some((record, file))
             }
@@ -219,6 +221,7 @@ impl Writing {
             offset: head.len() as u64,
             len,
             open: Mutex::new(Arc::downgrade(&self.file)),
+            renewing: Mutex::default(),
         })
     }
 }
@@ -239,6 +242,8 @@ pub struct DiskFile {
     pub len: u64,
     /// The open file, while a response is being sent.
     open: Mutex<Weak<File>>,
+    /// Held while another head is written.
+    renewing: Mutex<()>,
 }
 
 impl DiskFile {
@@ -273,15 +278,20 @@ impl DiskFile {
         Ok(Body { kind, text: None })
     }
 
-    /// Writes another head in the place of the file's, if it fits there. Returns whether it does.
+    /// Writes another head in the place of the file's, if it fits there and is the latest. Returns whether it is written. `is_latest` is asked
+    /// while nobody else writes, so the latest head is written last, whichever thread comes first.
     ///
     /// # Errors
     ///
     /// The errors of the system. `NotFound` if the file has been removed.
-    pub fn renew(&self, record: &Record) -> io::Result<bool> {
+    pub fn renew(&self, record: &Record, is_latest: impl FnOnce() -> bool) -> io::Result<bool> {
         let Some(head) = record.encode_within(self.offset) else {
             return Ok(false);
         };
+        let _exclusive = lock(&self.renewing);
+        if !is_latest() {
+            return Ok(false);
+        }
         let file = OpenOptions::new().write(true).open(&self.path)?;
         file.write_all_at(&head, 0)?;
         Ok(true)
@@ -301,6 +311,13 @@ impl DiskFile {
 
 #[cfg(test)]
 mod tests {
+    use std::thread;
+    use std::time::SystemTime;
+
+    use http::StatusCode;
+    use osier_http::FieldLines;
+
+    use super::super::freshness::Freshness;
     use super::*;
 
     #[test]
@@ -333,5 +350,42 @@ mod tests {
         assert_eq!(disk.list().unwrap(), std::slice::from_ref(&stored));
         assert!(!left.exists() && writing.path.exists());
         assert!(disk.load(&stored).is_none());
+    }
+
+    #[test]
+    fn the_latest_head_is_written_last() {
+        let head = |seen: &str| {
+            let mut fields = FieldLines::new();
+            fields.push("x-seen", seen.as_bytes()).unwrap();
+            Record {
+                len: 4,
+                received: SystemTime::UNIX_EPOCH,
+                status: StatusCode::OK,
+                of_backend: true,
+                freshness: Freshness::default(),
+                key: b"key".to_vec(),
+                particular: Box::default(),
+                fields,
+                varies: Box::default(),
+            }
+        };
+        let folder = testkit::Folder::new();
+        let disk = Arc::new(Disk::open(folder.path()).unwrap());
+        let mut writing = disk.begin().unwrap();
+        let first = head("body").encode();
+        writing.write(b"body", first.len() as u64).unwrap();
+        let file = writing.publish(&first, 4).unwrap();
+        let seen = || disk.load(&file.path).unwrap().0.fields;
+        thread::scope(|scope| {
+            let written = file.renew(&head("first"), || {
+                scope.spawn(|| assert!(file.renew(&head("second"), || true).unwrap()));
+                thread::sleep(Duration::from_millis(200)); // enough for the second one to be written, if it did not wait
+                true
+            });
+            assert!(written.unwrap());
+        });
+        assert_eq!(seen(), head("second").fields);
+        assert!(!file.renew(&head("first"), || false).unwrap());
+        assert_eq!(seen(), head("second").fields);
     }
 }

@@ -631,11 +631,12 @@ impl Job {
     /// # Suspends
     ///
     /// While the file is written.
-    fn renew_file(&self, entry: &Entry) {
+    fn renew_file(&self, entry: &Arc<Entry>) {
         if let Stored::Disk(file) = &entry.body {
             let record = self.record(&entry.meta, osier::time::system_now(), file.len);
-            let file = Arc::clone(file);
-            match osier::unblock(move || file.renew(&record)) {
+            let (file, store, entry) = (Arc::clone(file), Arc::clone(self.store()), Arc::clone(entry));
+            // Another 304 may have come since then.
+            match osier::unblock(move || file.renew(&record, || store.has(&entry))) {
                 // It may have left the store meanwhile.
                 Err(error) if error.kind() != io::ErrorKind::NotFound => self.store().complain(&error),
                 _ => {}
