@@ -99,6 +99,8 @@ pub struct Job {
     added: Vec<(String, Vec<u8>)>,
     worker: Rc<Worker>,
     peer: SocketAddr,
+    /// The [group](Store::group) of the client.
+    group: u64,
     is_proxied: bool,
     is_encrypted: bool,
     local: Option<SocketAddr>,
@@ -135,6 +137,7 @@ impl Job {
             added: request.changes.added(),
             worker: Rc::clone(request.body.worker()),
             peer: request.body.peer(),
+            group: cache.store.group(request.client_ip()),
             is_proxied: request.body.is_proxied(),
             is_encrypted: request.body.client().is_encrypted(),
             local: request.body.local_addr(),
@@ -421,6 +424,8 @@ impl Job {
         log_failure(&self.worker, ("GET", &self.target), response, COVERED);
         let mark = match may_be_provoked {
             true => Mark::Unchanged,
+            // The backend refuses requests without a client's fields, so it cannot be said whose fault the first error is.
+            true if self.failed.is_some() => Mark::Doubtful(self.group),
             false => Mark::Failing,
         };
         self.store().land(&self.flight, mark);

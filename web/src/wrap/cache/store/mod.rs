@@ -26,6 +26,7 @@ use std::collections::HashSet;
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -42,8 +43,8 @@ use super::entry::{Entry, Meta, Stored};
 use super::flight::Flight;
 use super::key::{self, Wanted};
 use super::queue::{Queue, Slot};
-use crate::Request;
 use crate::lock;
+use crate::{ClientNetwork, Request};
 
 /// Most shards, so that two workers seldom want the same lock.
 const SHARDS: u64 = 16;
@@ -59,6 +60,9 @@ const PASSES: Duration = Duration::from_secs(5);
 
 /// Time in which a stale response is sent at once, after a fetch has failed.
 const FAILING: Duration = Duration::from_secs(1);
+
+/// Groups of clients. Where an error may be due to one client, the others of its group alone are sent the stale response at once.
+const GROUPS: u64 = u64::BITS as u64;
 
 /// Where responses are stored, and how much.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -166,7 +170,7 @@ struct Shard {
 #[derive(Default)]
 pub struct Look {
     pub entry: Option<Arc<Entry>>,
-    /// The last fetch has failed.
+    /// The last fetch has failed, or one for a client of the same group.
     pub is_failing: bool,
 }
 
@@ -313,8 +317,14 @@ impl Store {
                 entry.used();
                 Arc::clone(entry)
             }),
-            is_failing: resource.failing.is_some_and(|until| now < until),
+            is_failing: resource.failing.is_some_and(|until| now < until)
+                || resource.is_doubtful(now, || self.group(request.client_ip())),
         }
+    }
+
+    /// The group of a client. No client can choose it.
+    pub(super) fn group(&self, client: Option<IpAddr>) -> u64 {
+        1 << (self.hasher.hash_one(client.map(ClientNetwork::from)) % GROUPS)
     }
 
     /// Whether an entry is in the table.
@@ -383,11 +393,12 @@ impl Store {
             Mark::Passes => resource.passes = Some(now + PASSES),
             Mark::PassesWithCookie => resource.passes_with_cookie = Some(now + PASSES),
             Mark::Failing => resource.failing = Some(now + FAILING),
+            Mark::Doubtful(group) => resource.doubt(now + FAILING, group, now),
             Mark::Clear => resource.clear_marks(),
             Mark::Unchanged => {}
         }
         match mark {
-            Mark::Passes | Mark::PassesWithCookie | Mark::Failing => table.mark(flight.hash, now),
+            Mark::Passes | Mark::PassesWithCookie | Mark::Failing | Mark::Doubtful(_) => table.mark(flight.hash, now),
             Mark::Clear | Mark::Unchanged => table.tidy(flight.hash),
         }
     }
@@ -636,6 +647,8 @@ pub enum Mark {
     PassesWithCookie,
     /// The backend has failed.
     Failing,
+    /// It has failed for a client of this [group](Store::group), which may be the reason.
+    Doubtful(u64),
     /// The marks are cleared.
     Clear,
     /// The marks stay as they are.

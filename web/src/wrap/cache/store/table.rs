@@ -48,6 +48,8 @@ pub struct Resource {
     pub passes_with_cookie: Option<Instant>,
     /// Until then, a stale response is sent without a fetch, if it may take the place of an error.
     pub failing: Option<Instant>,
+    /// Until then, the same holds for the clients of these groups.
+    doubtful: Option<(Instant, u64)>,
 }
 
 /// A hasher for keys that are hashes already.
@@ -69,12 +71,27 @@ impl Hasher for IdentityHasher {
 }
 
 impl Resource {
-    fn marks(&self) -> [Option<Instant>; 3] {
-        [self.passes, self.passes_with_cookie, self.failing]
+    fn marks(&self) -> [Option<Instant>; 4] {
+        let doubtful = self.doubtful.map(|(until, _)| until);
+        [self.passes, self.passes_with_cookie, self.failing, doubtful]
     }
 
     pub fn clear_marks(&mut self) {
-        (self.passes, self.passes_with_cookie, self.failing) = (None, None, None);
+        (self.passes, self.passes_with_cookie) = (None, None);
+        (self.failing, self.doubtful) = (None, None);
+    }
+
+    /// Notes a failure that may be due to a client of `group`. The time is that of the first one, so each group asks once in it.
+    pub fn doubt(&mut self, until: Instant, group: u64, now: Instant) {
+        let known = self.doubtful.filter(|(until, _)| now < *until);
+        let (until, groups) = known.unwrap_or((until, 0));
+        self.doubtful = Some((until, groups | group));
+    }
+
+    /// Whether there was such a failure for a client of the same group.
+    pub fn is_doubtful(&self, now: Instant, group: impl FnOnce() -> u64) -> bool {
+        let known = self.doubtful.filter(|(until, _)| now < *until);
+        known.is_some_and(|(_, groups)| groups & group() != 0)
     }
 
     /// Whether there are as many flights as there may be, of those that are alone or of the others.
@@ -137,6 +154,7 @@ impl Table {
                 passes: None,
                 passes_with_cookie: None,
                 failing: None,
+                doubtful: None,
             }
         })
     }
@@ -283,7 +301,7 @@ impl Table {
     /// Removes a resource that has neither entries nor flights nor marks.
     pub fn tidy(&mut self, hash: u64) {
         let is_empty = |resource: &Resource| {
-            let has_marks = resource.marks() != [None; 3];
+            let has_marks = resource.marks() != [None; 4];
             resource.entries.is_empty() && resource.flights.is_empty() && !has_marks
         };
         if self.resources.get(&hash).is_some_and(is_empty) {
