@@ -124,14 +124,16 @@ fn attempt(
     let is_unprocessed = response.carrier().is_some_and(|carrier| carrier.is_unprocessed());
     let may_repeat = (reused || is_unprocessed) && matches!(failure, Failure::Io { begun: false, .. });
     let label = response.carrier().map_or_else(String::new, |carrier| {
-        if !may_repeat && !failure.is_cancelled() {
-            carrier.ticket().failed(&failure);
+        match failure.is_late() {
+            _ if may_repeat || failure.is_cancelled() => {}
+            true => carrier.ticket().timed_out(&failure),
+            false => carrier.ticket().failed(&failure),
         }
         carrier.ticket().address().to_string()
     });
     let failure = match failure {
         Failure::Io { error, .. } if Cancelled::is(&error) => Silence::Cancelled(error),
-        Failure::Io { error, .. } if error.kind() == io::ErrorKind::TimedOut => Silence::TooLate(bounds.time),
+        failure if failure.is_late() => Silence::TooLate(bounds.time),
         failure => Silence::Broken(label, failure.to_string()),
     };
     let may_repeat = may_repeat && matches!(failure, Silence::Broken(..));
@@ -166,6 +168,10 @@ enum Failure {
 impl Failure {
     fn is_cancelled(&self) -> bool {
         matches!(self, Failure::Io { error, .. } if Cancelled::is(error))
+    }
+
+    fn is_late(&self) -> bool {
+        matches!(self, Failure::Io { error, .. } if error.kind() == io::ErrorKind::TimedOut)
     }
 }
 

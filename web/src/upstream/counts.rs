@@ -6,6 +6,8 @@
 use std::sync::atomic::{AtomicIsize, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
+use osier::time::Stamp;
+
 use super::per_worker::PerWorker;
 
 /// The number of buckets of a [`Latency`].
@@ -63,6 +65,8 @@ pub(super) struct Counts {
     /// Bytes of tunnels: to the backend, and to clients.
     tunnelled: [AtomicU64; 2],
     tallies: PerWorker<Tally>,
+    /// The zero of [`Tally::answered_at`]. No time is before it.
+    epoch: Stamp,
 }
 
 /// The counters of the requests of one worker.
@@ -78,6 +82,8 @@ struct Tally {
     /// The sum of the times to the head of a response.
     nanos: AtomicU64,
     latency: [AtomicU64; BUCKETS],
+    /// Time of the last response, in nanoseconds. Only the worker writes it.
+    answered_at: AtomicU64,
 }
 
 impl Counts {
@@ -92,6 +98,7 @@ impl Counts {
             tunnel_nanos: AtomicU64::new(0),
             tunnelled: Default::default(),
             tallies: PerWorker::new(),
+            epoch: Stamp::now() - Duration::MAX,
         }
     }
 
@@ -162,13 +169,21 @@ impl Counts {
         self.tunnel_nanos.fetch_add(nanos, Relaxed);
     }
 
-    /// Counts a response whose head took this long.
+    /// Counts a response whose head has come `now`, and took this long.
     #[inline]
-    pub(super) fn answered(&self, time: Duration) {
+    pub(super) fn answered(&self, now: Stamp, time: Duration) {
         let tally = self.own();
+        tally.answered_at.store(now.nanos_since(self.epoch), Relaxed);
         tally.latency[Latency::bucket(time)].fetch_add(1, Relaxed);
         let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         tally.nanos.fetch_add(nanos, Relaxed);
+    }
+
+    /// Whether there was a response later than `moment`.
+    pub(super) fn has_answered_since(&self, moment: Stamp) -> bool {
+        let moment = moment.nanos_since(self.epoch);
+        let mut times = self.tallies.iter().map(|tally| tally.answered_at.load(Relaxed));
+        times.any(|time| time > moment)
     }
 
     /// Leases in use now.
@@ -237,8 +252,8 @@ mod tests {
         assert_eq!(Latency::bucket(Duration::from_secs(10)), BUCKETS - 2);
         assert_eq!(Latency::bucket(Duration::MAX), BUCKETS - 1);
         let counts = Counts::new();
-        counts.answered(Duration::from_millis(3));
-        counts.answered(Duration::from_secs(20));
+        counts.answered(Stamp::now(), Duration::from_millis(3));
+        counts.answered(Stamp::now(), Duration::from_secs(20));
         let latency = counts.latency();
         assert_eq!((latency.counts[6], latency.counts[BUCKETS - 1]), (1, 1));
         assert_eq!(latency.sum, Duration::from_millis(20_003));

@@ -15,8 +15,8 @@
 //! A row of failures lasts for [`Policy::window`] at most. A later failure begins another row.
 //!
 //! Failures to connect put a backend out. Failed requests do so only if the backend gave no response
-//! for [`Policy::silence`]: a client can provoke failures, but cannot keep others from getting responses. The last
-//! backend that is in stays in, whatever fails.
+//! for [`Policy::silence`]: a client can provoke failures, but cannot keep others from getting responses. One that has timed out is no failure
+//! if the backend has answered another one meanwhile. The last backend that is in stays in, whatever fails.
 //!
 //! A backend that comes back starts slowly: its weight grows with the time since then
 //! ([`Health::weight`]).

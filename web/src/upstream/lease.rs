@@ -132,7 +132,8 @@ impl Lease {
     }
 
     /// Reports a request that the backend did not take or respond to in time. It counts as
-    /// [`failed`](Lease::failed) does, and has a counter of its own.
+    /// [`failed`](Lease::failed) does, unless the backend has [answered](Lease::answered) another one since this lease began. It has a
+    /// counter of its own.
     pub fn timed_out(&self, why: impl fmt::Display) {
         self.ticket.timed_out(why);
     }

@@ -60,8 +60,9 @@ impl Ticket {
     /// Reports the head of a response; see [`Lease::answered`](super::Lease::answered).
     #[inline]
     pub(crate) fn answered(&self) {
-        let time = Stamp::now().since(self.since);
-        self.claim.backend().counts.answered(time);
+        let now = Stamp::now();
+        let time = now.since(self.since);
+        self.claim.backend().counts.answered(now, time);
         self.claim.answered(time);
     }
 
@@ -104,10 +105,14 @@ impl Ticket {
         self.claim.failed(FailureKind::Request, &why);
     }
 
-    /// Reports a request that was not taken or answered in time; see [`Lease::timed_out`](super::Lease::timed_out).
+    /// Reports a request that was not taken or answered in time; see [`Lease::timed_out`](super::Lease::timed_out). A client can ask for what
+    /// takes long, so this says nothing about a backend that has answered others meanwhile.
     pub(crate) fn timed_out(&self, why: impl fmt::Display) {
-        self.claim.backend().counts.failed(true);
-        self.claim.failed(FailureKind::Request, &why);
+        let counts = &self.claim.backend().counts;
+        counts.failed(true);
+        if !counts.has_answered_since(self.since) {
+            self.claim.failed(FailureKind::Request, &why);
+        }
     }
 }
 

@@ -229,6 +229,32 @@ fn backups_are_asked_while_a_primary_at_its_limit_is_out() {
 }
 
 #[test]
+fn a_client_that_asks_for_what_takes_long_puts_no_backend_out_that_answers_others() {
+    let [one, other] = [named("a"), named("b")];
+    let is_in = |answers: bool| {
+        let upstream = group([(one.addr, weight(1)), (other.addr, backup())]);
+        let upstream = upstream.failures(3).build().unwrap();
+        let runtime = osier::Runtime::builder().workers(1).clock(VirtualClock::new());
+        runtime.build().unwrap().run(|| {
+            let [answered, asked @ ..] = [(); 4].map(|()| upstream.lease(None).unwrap());
+            osier::sleep(Duration::from_secs(30));
+            if answers {
+                answered.answered();
+            }
+            for late in &asked {
+                osier::sleep(Duration::from_secs(10));
+                late.timed_out("no response");
+            }
+            let stats = &upstream.stats()[0];
+            assert_eq!((stats.response_timeouts, stats.leases), (3, 4));
+            stats.is_in
+        })
+    };
+    assert!(is_in(true), "another request has its response");
+    assert!(!is_in(false));
+}
+
+#[test]
 fn a_failed_attempt_is_repeated_at_another_backend_also_a_backup() {
     let hangs_up = Backend::answering_once("");
     let [well, spare] = [named("a"), named("b")];
