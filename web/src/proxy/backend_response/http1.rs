@@ -12,7 +12,7 @@ use osier::io::Spliced;
 use osier::net::Stream;
 use osier_http::{BodyDecoder, Limits, Method, Reject, Reply, ReplyOutline, ReplyScanner, Slots};
 
-use super::{HEADS_MAX, NoHead, TOO_MANY_INTERIMS, on_and_on, patiently};
+use super::{InterimBytes, NoHead, on_and_on, patiently};
 use crate::conn::buffers::{self, Size};
 use crate::conn::peer::SLOW_AFTER;
 use crate::conn::trailers::Trailers;
@@ -93,8 +93,8 @@ impl Http1Response {
         mut interim: impl FnMut(&Reply<'_>),
         look: impl FnOnce(&Reply<'_>) -> Result<T, &'static str>,
     ) -> Result<T, NoHead> {
-        let mut begun = false;
-        for _ in 0..HEADS_MAX {
+        let (mut begun, mut left) = (false, InterimBytes::of(limits));
+        loop {
             let mut outline = ReplyOutline::new();
             let (length, is_usual) = self.find_head(limits, &mut outline, may_stop, &mut begun)?;
             let head = &self.buffer[self.unread.start..self.unread.start + length];
@@ -105,6 +105,7 @@ impl Http1Response {
                 false => Reply::parse(head, &mut slots, limits, asked)?,
             };
             if reply.is_interim() {
+                left.take(length)?;
                 interim(&reply);
                 continue;
             }
@@ -112,7 +113,6 @@ impl Http1Response {
             self.keep = reply.keep_alive();
             return look(&reply).map_err(NoHead::Malformed);
         }
-        Err(TOO_MANY_INTERIMS)
     }
 
     /// Returns the length of the head, and whether `outline` has its parts.

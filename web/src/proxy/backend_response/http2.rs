@@ -6,12 +6,15 @@ use std::time::Duration;
 
 use osier_http::{Limits, Method, Reject, Reply};
 
-use super::{HEADS_MAX, NoHead, TOO_MANY_INTERIMS, on_and_on, patiently};
+use super::{InterimBytes, NoHead, on_and_on, patiently};
 use crate::conn::buffers::{self, Size};
 use crate::conn::trailers::Trailers;
 use crate::conn::waited::{Beginning, Waited};
 use crate::proxy::sender::Progress;
 use crate::upstream::carrier::{Carrier, Stream};
+
+/// Bytes of a status line of HTTP/1.1 and of the empty line, with a short reason.
+const STATUS_LINE: usize = 24;
 
 /// Bytes of a body that are taken at once, at most.
 const PIECE: usize = 16 << 10;
@@ -71,19 +74,19 @@ impl Http2Response {
         mut interim: impl FnMut(&Reply<'_>),
         look: impl FnOnce(&Reply<'_>) -> Result<T, &'static str>,
     ) -> Result<T, NoHead> {
-        let mut interims = 0;
-        let broken = |error: io::Error, interims| {
+        let (mut begun, mut left) = (false, InterimBytes::of(limits));
+        let broken = |error: io::Error, begun| {
             // The connection has refused the response.
-            let begun = interims > 0 || error.kind() == io::ErrorKind::InvalidData;
+            let begun = begun || error.kind() == io::ErrorKind::InvalidData;
             NoHead::Broken { error, begun }
         };
-        while interims < HEADS_MAX {
+        loop {
             let taken = self.stream().and_then(Stream::take_head);
-            let (head, end) = match taken.map_err(|error| broken(error, interims))? {
+            let (head, end) = match taken.map_err(|error| broken(error, begun))? {
                 Some(taken) => taken,
                 None => {
-                    let waited = self.wait(&mut on_and_on!(may_stop && interims == 0));
-                    match waited.map_err(|error| broken(error, interims))? {
+                    let waited = self.wait(&mut on_and_on!(may_stop && !begun));
+                    match waited.map_err(|error| broken(error, begun))? {
                         true => continue,
                         false => return Err(NoHead::Silent),
                     }
@@ -101,10 +104,10 @@ impl Http2Response {
             if !reply.is_interim() {
                 return look(&reply).map_err(NoHead::Malformed);
             }
+            left.take(STATUS_LINE + bytes)?;
             interim(&reply);
-            interims += 1;
+            begun = true;
         }
-        Err(TOO_MANY_INTERIMS)
     }
 
     pub(super) fn wait(&mut self, beginning: &mut Beginning<'_>) -> io::Result<bool> {

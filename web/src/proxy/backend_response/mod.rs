@@ -23,10 +23,24 @@ use http1::Http1Response;
 #[cfg(feature = "h2")]
 use http2::Http2Response;
 
-/// The most heads of one response, the final one included.
-const HEADS_MAX: usize = 16;
+/// The bytes that the interim responses of one response may have left, in their form of HTTP/1.1. Each that comes restarts the time for the
+/// next head, so some backends send one now and then for hours: their number alone says nothing.
+struct InterimBytes(usize);
 
-const TOO_MANY_INTERIMS: NoHead = NoHead::Malformed("too many interim responses");
+impl InterimBytes {
+    /// As many as one head may have.
+    fn of(limits: &Limits) -> InterimBytes {
+        InterimBytes(limits.head_bytes)
+    }
+
+    fn take(&mut self, bytes: usize) -> Result<(), NoHead> {
+        self.0 = self
+            .0
+            .checked_sub(bytes)
+            .ok_or(NoHead::Malformed("too many interim responses"))?;
+        Ok(())
+    }
+}
 
 pub(super) enum BackendResponse {
     Http1(Http1Response),

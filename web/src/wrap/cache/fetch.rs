@@ -52,8 +52,9 @@ use crate::request::state::States;
 use crate::upstream::Unreached;
 use crate::{Body, Request, RequestBody, Response};
 
-/// Most bytes of interim responses, which no client gets.
-const INTERIM: usize = 64 << 10;
+/// Most bytes of interim responses, which no client gets. The proxy passes on 64 KiB of them by default, perhaps with longer words in their
+/// status lines.
+const INTERIM: usize = 128 << 10;
 
 /// Fields of a request that are for this server alone, or that a fetch sets itself.
 const NOT_FETCHED: [&str; 12] = [
@@ -98,9 +99,9 @@ pub struct Job {
     /// The members of `fields` that code before the cache has set, and not the client.
     added: Vec<(String, Vec<u8>)>,
     worker: Rc<Worker>,
-    peer: SocketAddr,
     /// The [group](Store::group) of the client.
     group: u64,
+    peer: SocketAddr,
     is_proxied: bool,
     is_encrypted: bool,
     local: Option<SocketAddr>,
@@ -136,8 +137,8 @@ impl Job {
             failed: None,
             added: request.changes.added(),
             worker: Rc::clone(request.body.worker()),
-            peer: request.body.peer(),
             group: cache.store.group(request.client_ip()),
+            peer: request.body.peer(),
             is_proxied: request.body.is_proxied(),
             is_encrypted: request.body.client().is_encrypted(),
             local: request.body.local_addr(),
@@ -423,9 +424,9 @@ impl Job {
         }
         log_failure(&self.worker, ("GET", &self.target), response, COVERED);
         let mark = match may_be_provoked {
-            true => Mark::Unchanged,
             // The backend refuses requests without a client's fields, so it cannot be said whose fault the first error is.
             true if self.failed.is_some() => Mark::Doubtful(self.group),
+            true => Mark::Unchanged,
             false => Mark::Failing,
         };
         self.store().land(&self.flight, mark);
