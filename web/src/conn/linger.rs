@@ -1,6 +1,10 @@
 //! A lingering close: after its last bytes, such as a response or the close frame of a WebSocket, the server reads and discards the
 //! client's bytes, so that no reset overtakes its own (RFC 9112 section 9.6). A reset also stops a client that is still writing, and many
 //! clients read nothing more then.
+//!
+//! A client that still takes those last bytes has all the time that it had for the response. The kernel cannot see to that: its
+//! `TCP_USER_TIMEOUT` counts from the first moment at which the client's window was shut, whatever the client has taken since, and cuts
+//! off one that reads slowly and steadily.
 
 use std::io;
 use std::net::Shutdown;
@@ -9,6 +13,7 @@ use std::time::{Duration, Instant};
 use osier::dormant::AfterBurst;
 
 use crate::conn::close::CloseReason;
+use crate::conn::worker::Link;
 use crate::conn::{Conn, Stage, after};
 
 /// The longest time for which a client may go on sending, at most [`LINGER_BYTES`]. An early 413 or 403 thus
@@ -34,10 +39,18 @@ const BLIND_QUIET: Duration = Duration::from_millis(250);
 /// The time between two reads of such a client: no event tells of its bytes either.
 const LOOK: Duration = Duration::from_millis(20);
 
+/// The time between two looks at what the client has not taken.
+const TAKES: Duration = Duration::from_secs(1);
+
+/// Unacknowledged bytes that need no look: the window of any client has room for them.
+const SMALL: usize = 16 << 10;
+
 /// The bounds of one lingering close.
 pub(super) struct Linger {
     left: u64,
     deadline: Option<Instant>,
+    /// The bytes that the client had not acknowledged at some time, at most a write timeout ago.
+    untaken: Option<(usize, Instant)>,
     /// When the client has last sent something. A wake-up without bytes, such as those of an upgrade, does not count.
     heard: Instant,
     /// Whether this end has shut its reading direction down.
@@ -49,6 +62,7 @@ impl Linger {
         Linger {
             left: LINGER_BYTES,
             deadline: after(LINGER),
+            untaken: None,
             heard: osier::time::coarse_now(),
             is_blind: false,
         }
@@ -89,12 +103,32 @@ impl Linger {
     /// Rests until bytes arrive or time is over.
     pub(super) fn sleep(&self) -> AfterBurst {
         let quiet = self.heard.checked_add(LINGER_QUIET);
-        AfterBurst::Sleep(self.deadline.into_iter().chain(quiet).min())
+        let until = self.deadline.into_iter().chain(quiet).min();
+        match until.is_some_and(|until| until <= osier::time::coarse_now()) {
+            true => AfterBurst::End,
+            false => AfterBurst::Sleep(until),
+        }
     }
 
-    /// Whether it reads again after a rest without an event.
-    pub(super) fn looks_again(&self) -> bool {
-        self.is_blind
+    /// Whether the client still takes what was written: in each write timeout as much as it must, or the rest. Otherwise the connection is
+    /// reset.
+    fn is_taken(&mut self, link: &Link) -> bool {
+        let (socket, now) = (link.socket(), osier::time::coarse_now());
+        let untaken = match socket.unacknowledged() {
+            // The last one is the end. A graceful shutdown leaves them to the kernel, and nobody waits for a client that sends for ever.
+            Some(count @ 2..) if self.left > 0 && !link.worker.draining.get() => count,
+            _ => return false,
+        };
+        let (before, since) = *self.untaken.get_or_insert((untaken, now));
+        if now.saturating_duration_since(since) < link.worker.server.timeouts.write {
+            return true;
+        }
+        self.untaken = Some((untaken, now));
+        let goes_on = socket.progressed(Some(before));
+        if !goes_on {
+            Link::abandon(socket);
+        }
+        goes_on
     }
 
     fn look_later(&self) -> AfterBurst {
@@ -116,10 +150,20 @@ impl Conn {
         if self.link.transport.shutdown_write().is_err() {
             return AfterBurst::End;
         }
-        let linger = Linger::begin();
+        let mut linger = Linger::begin();
+        linger.is_taken(&self.link);
         let next = linger.sleep();
         self.set_stage(Stage::Linger(linger));
         next
+    }
+
+    /// Ends the connection, as soon as the client has taken what was written.
+    pub(super) fn leave(&mut self, reason: CloseReason) -> AfterBurst {
+        let has_more = self.link.socket().unacknowledged().is_some_and(|count| count > SMALL);
+        match has_more && !self.link.worker.draining.get() {
+            true => self.linger(reason),
+            false => self.close(reason),
+        }
     }
 
     /// Begins a lingering close at the end of a protocol that is not HTTP. Its code may have read the client's end, which no event
@@ -146,11 +190,19 @@ impl Conn {
         // Nobody reads the bytes, so nobody decrypts them.
         let read = self.link.socket().try_read(&mut buffers.input);
         self.link.worker.give_buffers(buffers);
-        let next = match read {
+        let has_ended = matches!(read, Ok(0));
+        let mut next = match read {
             Ok(count) => linger.goes_on(count),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => linger.sleep(),
-            Err(_) => AfterBurst::End,
+            Err(_) => return AfterBurst::End,
         };
+        if next == AfterBurst::End && linger.is_taken(&self.link) {
+            next = match has_ended {
+                // It has told its end already.
+                true => AfterBurst::SleepUntilWoken(after(TAKES)),
+                false => AfterBurst::Sleep(after(TAKES)),
+            };
+        }
         if next != AfterBurst::End {
             self.set_stage(Stage::Linger(linger));
         }

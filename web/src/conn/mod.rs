@@ -452,7 +452,7 @@ impl Conn {
                     // A close alone would drop these bytes if the client has sent more meanwhile.
                     let _ = link.socket().shutdown(Shutdown::Write);
                 }
-                self.close(reason)
+                self.leave(reason)
             }
             After::Linger(reason) => {
                 let reason = link.end_for(reason);
@@ -560,7 +560,7 @@ impl Conn {
             }
             #[cfg(feature = "tls")]
             Some(Stage::Handshake(_)) => self.close(CloseReason::HandshakeTimeout),
-            None => self.close(CloseReason::IdleTimeout),
+            None => self.leave(CloseReason::IdleTimeout),
             Some(
                 Stage::Linger(_)
                 | Stage::Begins(..)
@@ -649,8 +649,7 @@ impl Conn {
     /// Whether the connection continues when its rest times out.
     fn goes_on_at_deadline(&self) -> bool {
         match self.stage.as_deref() {
-            Some(Stage::Begins(..) | Stage::Awaiting(..) | Stage::Sending(_)) => true,
-            Some(Stage::Linger(linger)) => linger.looks_again(),
+            Some(Stage::Begins(..) | Stage::Awaiting(..) | Stage::Sending(_) | Stage::Linger(_)) => true,
             #[cfg(feature = "tls")]
             Some(Stage::Handshake(handshake)) => handshake.tries_again(),
             _ => false,

@@ -63,7 +63,7 @@ impl Conn {
             self.link.end();
             let nothing_left = received.is_empty() && (!keep_alive_asked || worker.draining.get());
             return match nothing_left {
-                true => self.close(CloseReason::LastResponse),
+                true => self.leave(CloseReason::LastResponse),
                 false => self.linger(CloseReason::LastResponse),
             };
         }

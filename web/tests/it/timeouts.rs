@@ -216,3 +216,35 @@ fn dripping_clients_do_not_slow_a_fast_one() {
         assert_eq!(client.reply().text(), "hi");
     }
 }
+
+/// The kernel's own timeout for unacknowledged bytes counts from the first moment at which the client's window was shut.
+#[test]
+fn a_client_that_reads_slowly_gets_all_of_its_last_response() {
+    let page = Arc::new(vec![b'x'; 1 << 20]);
+    let router = Router::new().get("/", move |_: &mut Request<'_>| {
+        osier_web::Response::new(osier_web::http::StatusCode::OK).body(osier_web::Body::shared(page.clone()))
+    });
+    let site = site_timing_out(router, |timeouts| (timeouts.write, timeouts.idle) = (MEDIUM, SHORT));
+    let addr = site.addr;
+    let read = |fields: &str| {
+        let mut stream = std::net::TcpStream::connect(addr).unwrap();
+        write!(stream, "GET / HTTP/1.1\r\nHost: t\r\n{fields}\r\n").unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let (mut piece, mut received) = (vec![0; 40 << 10], 0);
+        loop {
+            match stream.read(&mut piece) {
+                Ok(0) => break received,
+                Ok(count) => received += count,
+                Err(error) => panic!("{fields:?}: {error} after {received} bytes"),
+            }
+            // The pace of a client, which needs some times the write timeout for all.
+            std::thread::sleep(MEDIUM / 5);
+        }
+    };
+    std::thread::scope(|scope| {
+        for fields in ["", "Connection: close\r\n"] {
+            let read = &read;
+            scope.spawn(move || assert!(read(fields) > 1 << 20, "{fields:?}"));
+        }
+    });
+}
