@@ -31,10 +31,12 @@ fn run(pieces: &[&[u8]], now: Instant) -> h2_run::Outcome {
         ..Limits::default()
     };
     let mut connection = Connection::server(&limits, now);
-    let take = |connection: &mut Connection, event: Event<'_>| serve(connection, event, now);
-    let outcome = h2_run::run(&mut connection, pieces, now, Role::Client, take);
-    assert!(connection.streams() <= (limits.max_streams + limits.max_tunnels) as usize);
-    outcome
+    let most = (limits.max_streams + limits.max_tunnels) as usize;
+    let take = |connection: &mut Connection, event: Event<'_>| {
+        assert!(connection.streams() <= most);
+        serve(connection, event, now);
+    };
+    h2_run::run(&mut connection, pieces, now, Role::Client, take)
 }
 
 fn serve(connection: &mut Connection, event: Event<'_>, now: Instant) {

@@ -1,4 +1,5 @@
-//! Fuzzes a multipart form. The parser never panics, its result does not depend on the pieces, and it keeps its limits.
+//! Fuzzes a multipart form. The parser never panics, its result does not depend on the pieces, it keeps its limits, and the data of a part
+//! has no line that separates parts.
 #![cfg_attr(fuzzing, no_main)]
 
 #[path = "pieces.rs"]
@@ -29,12 +30,17 @@ fuzz_target!(|data: &[u8]| {
         Ok(whole) => {
             let total: usize = whole.iter().map(|(_, data)| data.len()).sum();
             assert!(whole.len() <= limits.parts && total as u64 <= limits.total_bytes);
+            for (_, data) in &whole {
+                assert!(!data.windows(SEPARATOR.len()).any(|piece| piece == SEPARATOR));
+            }
             assert_eq!((parts.as_ref(), bytes.as_ref()), (Ok(&whole), Ok(&whole)));
         }
         // The pieces may decide which of two errors comes first, but not whether there is one.
         Err(_) => assert!(parts.is_err() && bytes.is_err()),
     }
 });
+
+const SEPARATOR: &[u8] = b"\r\n--cut\r\n";
 
 type Parts = Vec<(String, Vec<u8>)>;
 
