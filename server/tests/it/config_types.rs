@@ -6,7 +6,7 @@ use crate::support::sites::Sites;
 fn folder() -> crate::support::Folder {
     let folder = Sites::folder();
     for name in ["a.md", "a.tar.gz", "a.gz", "a.xyz", "a.html", "LICENSE"] {
-        folder.write(&format!("www/{name}"), "x".repeat(3000));
+        folder.write(format!("www/{name}"), "x".repeat(3000));
     }
     folder
 }
