@@ -11,8 +11,8 @@
 //! head is wrong is removed, and a file whose name is not one of ours is left alone.
 //!
 //! The head of a response that a 304 has validated takes the place of the one before it, if it fits there. It is written at once and not
-//! synced: after a loss of power the file has the old head, the new one, or none that is whole. Of two heads, the one whose entry is in the table
-//! stays.
+//! synced: after a loss of power the file has the old head, the new one, or none that is whole. If two come at once, the one whose entry is in
+//! the table stays.
 //!
 //! Functions that touch files block the thread. All but [`Disk::open`] are called on the pool for blocking work.
 //! [`DiskFile::part`] goes there by itself.
