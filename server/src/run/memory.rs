@@ -554,6 +554,24 @@ mod tests {
         }
     }
 
+    /// It has the files of usage and statistics of each group, and no count.
+    #[test]
+    fn no_file_of_an_earlier_version_is_taken_for_a_limit() {
+        let folder = Folder::new();
+        let value = serde_json::json!({ "machine": 5000, "cgroup": 1000, "is_version_1": false });
+        let files = ["usage", "stat", "usage of the parent", "stat of the parent"];
+        for count in [2, 4] {
+            let open = |name: &&str| File::open(folder.write(name, "700\n")).unwrap().into();
+            let item = Item {
+                bytes: value.to_string().into(),
+                descriptors: files[..count].iter().map(open).collect(),
+            };
+            let (groups, machine) = read_item(item).unwrap();
+            assert_eq!((groups.len(), machine), (1, Some(5000)));
+            assert_eq!((groups[0].limit, groups[0].memory()), (Some(1000), None));
+        }
+    }
+
     #[test]
     fn further_files_of_a_later_version_are_left_alone() {
         let folder = Folder::new();
