@@ -161,7 +161,22 @@ fn a_page_shows_the_requests_that_rest_and_no_streams_of_events() {
         conn.send(last);
     });
     let router = router(backend.proxy()).get("/fibers", osier_web::fibers::page);
-    let (site, _) = site(router);
+    let news = Topic::<Arc<sse::Event>>::new();
+    let source = news.clone();
+    let (site, _) = site(router.get("/own", move |_: &mut Request<'_>| {
+        sse::subscribe(source.subscribe(1, Policy::DropOldest))
+    }));
+    // Events of this server, before the first one and after it.
+    let mut own = site.connect();
+    asks(&mut own, "/own", "1.1");
+    assert_eq!(own.head().0, 200);
+    for event in ["one", "two"] {
+        rest(&site, 1);
+        assert!(!site.get("/fibers").text().contains("without a fiber"));
+        news.publish(Arc::new(sse::Event::new(event)));
+        until(&mut own, "\n\n");
+    }
+    drop(own);
     let paths = ["/begun", "/events", "/poll?page=7"];
     let mut clients = paths.map(|path| {
         let mut client = site.connect();
