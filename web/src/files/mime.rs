@@ -35,8 +35,8 @@ impl Types {
     #[cfg(test)]
     pub(crate) const NONE: Types = Types(Vec::new());
 
-    /// Sets the type of the names that end with a dot and `suffix`, without regard to case; a dot at its beginning changes nothing. Of
-    /// several suffixes the longest counts. `*` is for the names that have no type otherwise. UTF-8 is added to a `content_type` of
+    /// Sets the type of the names that end with a dot and `suffix`, without regard to case; a dot at its beginning changes nothing. The
+    /// longest of several suffixes counts. `*` is for the names that have no type otherwise. UTF-8 is added to a `content_type` of
     /// text that has no parameter, as to built-in ones.
     ///
     /// # Errors
