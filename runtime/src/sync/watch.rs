@@ -23,6 +23,7 @@ use std::task::{Context, Poll};
 use osier_queue::{WaitList, Waiter};
 
 use super::block;
+use crate::block_on;
 use crate::wait::budget;
 
 /// The bit of a version that says that every sender is gone.
@@ -252,7 +253,8 @@ impl<T> Drop for Receiver<T> {
 impl<T> Receiver<T> {
     /// Borrows the value. The present state still counts as unseen.
     ///
-    /// The borrow is a lock of the thread: drop it before anything that waits.
+    /// The borrow is a lock of the thread: drop it before anything that waits, and before the next borrow. A sender that waits for the first
+    /// makes a second one on that thread wait for ever.
     pub fn borrow(&self) -> Ref<'_, T> {
         Ref(self.shared.read())
     }
@@ -302,7 +304,7 @@ impl<T> Receiver<T> {
         changed(&self.shared, &mut self.seen).await
     }
 
-    /// Waits until `condition` holds for the value, the present one included, and borrows that value.
+    /// Waits until `condition` holds for the value, the present one included, and borrows that value as [`borrow`](Receiver::borrow) does.
     ///
     /// # Suspends
     ///
@@ -316,7 +318,8 @@ impl<T> Receiver<T> {
     ///
     /// If every sender is gone, and the condition does not hold for the last state.
     pub fn wait_for(&mut self, condition: impl FnMut(&T) -> bool) -> Result<Ref<'_, T>, Closed> {
-        block(self.wait_for_async(condition))
+        // As a future: no fiber yields with its output, which is a lock of the thread.
+        block_on(self.wait_for_async(condition))
     }
 
     /// Waits as [`wait_for`](Receiver::wait_for) does, in a future.

@@ -11,7 +11,7 @@
 //! ```
 //!
 //! A checkpoint looks whether the fiber is cancelled. Calls that are ready at once are counted, and after many in a row the fiber
-//! yields: otherwise a fiber whose calls never wait would keep the worker from all others.
+//! yields: otherwise a fiber whose calls never wait would keep the worker from all others. A wait for a future is counted before its poll.
 
 pub(crate) mod alarm;
 pub(crate) mod block_on;
@@ -156,7 +156,10 @@ pub(crate) fn wait<T>(
     poll: impl FnMut(&mut Context<'_>) -> Poll<T>,
 ) -> Result<T, Stop> {
     match context::here(&Anchor::new()) {
-        Caller::Fiber(core, worker) => on_fiber(core, worker, deadline, Grace::Ends, on.map(On::Socket), poll),
+        Caller::Fiber(core, worker) => {
+            let on = on.map(On::Socket);
+            on_fiber(core, worker, deadline, Grace::Ends, on, Count::IfReady, poll)
+        }
         Caller::Worker => between_fibers(poll),
         Caller::Thread => on_thread(deadline, poll),
     }
@@ -171,7 +174,7 @@ pub(crate) fn wait_without_grace<T>(
     poll: impl FnMut(&mut Context<'_>) -> Poll<T>,
 ) -> Result<T, Stop> {
     match context::here(&Anchor::new()) {
-        Caller::Fiber(core, worker) => on_fiber(core, worker, deadline, Grace::GoesOn, on, poll),
+        Caller::Fiber(core, worker) => on_fiber(core, worker, deadline, Grace::GoesOn, on, Count::IfReady, poll),
         Caller::Worker => between_fibers(poll),
         Caller::Thread => on_thread(deadline, poll),
     }
@@ -182,6 +185,13 @@ pub(crate) fn wait_without_grace<T>(
 enum Grace {
     Ends,
     GoesOn,
+}
+
+/// When a call that does not wait is counted. The fiber may yield then.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Count {
+    IfReady,
+    Done,
 }
 
 /// Waits for a leaf whose call has no error. A cancellation unwinds, and a wrong place panics.
@@ -213,9 +223,11 @@ fn of_future<T>(
 ) -> Result<T, Stop> {
     match context::here(&Anchor::new()) {
         Caller::Fiber(core, worker) => {
+            // Before the poll: the output may hold a lock of the thread, such as a borrow of `sync::watch`, with which the fiber must not yield.
+            worker.count_ready_call(core);
             let _budget = budget::on_fiber(core);
             let mut poll = poll;
-            on_fiber(core, worker, deadline, grace, None, |cx| {
+            on_fiber(core, worker, deadline, grace, None, Count::Done, |cx| {
                 let before = core.has_suspended.replace(false);
                 let polled = poll(cx);
                 if core.has_suspended.get() && polled.is_pending() {
@@ -277,7 +289,7 @@ pub(crate) fn wait_until(deadline: Option<Instant>) {
 #[inline(always)]
 pub(crate) fn wait_for_disk<T>(poll: impl FnMut(&mut Context<'_>) -> Poll<T>) -> Result<T, Stop> {
     match context::here(&Anchor::new()) {
-        Caller::Fiber(core, worker) => on_fiber(core, worker, None, Grace::Ends, Some(On::Disk), poll),
+        Caller::Fiber(core, worker) => on_fiber(core, worker, None, Grace::Ends, Some(On::Disk), Count::IfReady, poll),
         Caller::Worker => between_fibers(poll),
         Caller::Thread => on_thread(None, poll),
     }
@@ -310,6 +322,7 @@ fn on_fiber<T>(
     deadline: Option<Instant>,
     grace: Grace,
     on: Option<On<'_>>,
+    count: Count,
     mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>,
 ) -> Result<T, Stop> {
     if !core.is_plain(worker) {
@@ -318,7 +331,9 @@ fn on_fiber<T>(
     let waker = core.word.waker();
     let mut cx = Context::from_waker(&waker);
     if let Poll::Ready(value) = poll(&mut cx) {
-        worker.count_ready_call(core);
+        if count == Count::IfReady {
+            worker.count_ready_call(core);
+        }
         return Ok(value);
     }
     let mut pause = Pause::new(core, worker, deadline, grace, on);

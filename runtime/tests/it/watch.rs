@@ -2,7 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
 use std::task::Context;
 use std::thread;
 use std::time::Duration;
@@ -134,6 +134,34 @@ fn a_wait_that_is_dropped_has_seen_nothing() {
     assert_eq!(count.wakes(), 1);
     assert_eq!(receiver.has_changed(), Ok(true));
     assert!(format!("{sender:?}{receiver:?}").contains("data: 1"));
+}
+
+/// A borrow is a lock of the thread. A fiber that yielded with one would make the sender stop the worker for ever.
+#[test]
+fn no_fiber_yields_with_a_borrow() {
+    for selects in [false, true] {
+        let (end, ended) = mpsc::channel();
+        thread::spawn(move || {
+            on(1).run(move || {
+                let (sender, mut receiver) = watch::channel(0);
+                let watches = osier::spawn_local(move || {
+                    for _ in 0..1000 {
+                        match selects {
+                            false => drop(receiver.wait_for(|_| true)),
+                            true => osier::select! { value = receiver.wait_for_async(|_| true) => drop(value) },
+                        }
+                    }
+                });
+                while !watches.is_finished() {
+                    sender.send(1);
+                    osier::yield_now();
+                }
+                watches.join().unwrap();
+            });
+            end.send(())
+        });
+        ended.recv_timeout(testkit::DEADLINE).expect("the worker turns");
+    }
 }
 
 #[test]
