@@ -251,10 +251,11 @@ fn counted(next: impl Fn() -> Option<Labelled> + Sync, limit: Duration) -> (Tall
         tally.begin(label);
         let result = lines.iter().rfind(|line| line.starts_with("test result: ")).cloned();
         lines.retain(|line| tally.take(line));
-        if !ended.ok && result.is_none() {
+        // A test that ends its process well ends it before the tests behind it.
+        if result.is_none() {
             tally.broken(format!("{label}ended without a result"));
         }
-        ok &= ended.ok || result.is_some_and(|result| result.contains("FAILED"));
+        ok &= result.is_some_and(|result| ended.ok || result.contains("FAILED"));
     });
     step::add_cpu_time(cpu);
     (tally, ok)
@@ -370,6 +371,8 @@ mod tests {
         let died = run_commands("t", vec![ok(), command("Aborted", 134)], limit);
         assert_eq!((died.passed, died.failed), (2, 1));
         assert!(died.complaints.iter().any(|line| line.contains("without a result")));
+        let left = run_commands("t", vec![ok(), command("running 3 tests", 0)], limit);
+        assert_eq!((left.passed, left.failed), (2, 1), "a test has called exit(0)");
         let long = "test a::ends has been running for over 60 seconds
 test a::hangs has been running for over 60 seconds
 test a::ends ... ok <0.000s>";

@@ -30,7 +30,7 @@ pub fn lines<'a>(manifest: &'a str, step: &str, crates: &HashSet<&str>) -> Vec<&
 /// The profiles of a step's programs. The others run none, or those of another workspace.
 fn profiles(step: &str) -> &'static [&'static str] {
     match step {
-        "tests" | "valgrind" | "poll-backend" => &["profile.dev"],
+        "tests" | "valgrind" | "poll-backend" | "miri" => &["profile.dev"],
         // The one inherits the other.
         "loom" => &["profile.loom", "profile.release"],
         _ => &[],
@@ -56,6 +56,7 @@ mod tests {
         ];
         assert_eq!(of("targets"), common);
         assert_eq!(of("tests"), [&common[..], &["[profile.dev]", "debug = false"]].concat());
+        assert_eq!(of("miri"), of("tests"));
         let loom = ["[profile.loom.package]", "b = { opt-level = 1 }"];
         assert_eq!(of("loom"), [&common[..], &loom].concat());
     }
