@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use osier::inspect::{Dump, DumpedFiber, StackFrame};
+use osier::memory;
 use osier_web::Response;
 use osier_web::http::StatusCode;
 
@@ -17,22 +18,36 @@ const NAMED: usize = 3;
 /// The most requests without a fiber that are listed.
 const AT_REST: usize = 20;
 
+/// The memory that the names of functions take while a dump is made, from the program's compressed debug information.
+const NAMES: usize = 96 << 20;
+
 /// Whether a dump is being made.
 static IS_DUMPING: AtomicBool = AtomicBool::new(false);
 
 /// The page with all fibers and the requests that have none, on the admin listener and in the welcome pages. Only one dump is made at a time, because
 /// looking up function names takes a while.
 ///
+/// A dump that would bring the process near its limit of memory is refused.
+///
 /// # Suspends
 /// Until all workers have answered, for a second at most, and half a second more for the requests.
 pub fn page() -> Response {
+    let is_short = memory::limit().is_some_and(|limit| limit.saturating_sub(memory::held()) < NAMES);
+    if is_short {
+        return later(
+            "the names of the fibers' functions take up to 96 MiB for some seconds, and 'memory' leaves less: raise it, or try again when less is in use\n",
+        );
+    }
     let Some(_exclusive) = Exclusive::take(&IS_DUMPING) else {
         return later("another dump of the fibers is running; try again\n");
     };
+    let text = by_place(&osier::dump()) + &osier_web::fibers::at_rest(AT_REST).to_string();
+    // The allocator would keep what the names have taken.
+    memory::trim();
     Response::new(StatusCode::OK)
         .content_type("text/plain; charset=utf-8")
         .header("cache-control", "no-store")
-        .body(by_place(&osier::dump()) + &osier_web::fibers::at_rest(AT_REST).to_string())
+        .body(text)
 }
 
 /// The response to a request that may be sent again later.

@@ -21,6 +21,9 @@ use crate::run::startup::Process;
 /// The time that in-flight scrapes get at shutdown.
 const DRAIN: Duration = Duration::from_secs(1);
 
+/// The most connections: they are served although the limit of memory is near.
+const CONNECTIONS: usize = 128;
+
 /// The listener, bound. It does not accept yet.
 pub struct Bound {
     bind: Bind,
@@ -60,6 +63,8 @@ impl Bound {
             false => Ok(()),
         };
         let server = Server::new(admin.router(may_see))
+            .for_operators()
+            .max_connections(CONNECTIONS)
             .upgradable(upgrade, &names::of_admin(bind))
             .timeouts(timeouts)
             .on_log(move |record| log.record(record, None));

@@ -5,6 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
+use osier::memory::{self, Pressure};
 use osier::net::Stream;
 use osier::sync::Event;
 use osier_http::Limits;
@@ -41,6 +42,8 @@ pub(crate) struct ServerState {
     pub(crate) timeouts: Timeouts,
     pub(crate) rates: Rates,
     pub(crate) max_connections: usize,
+    /// Whether it serves although the limit of memory is near.
+    pub(crate) is_for_operators: bool,
     /// Connections by client, if there is a limit for each.
     pub(crate) clients: Option<Clients>,
     /// Local address of every connection, if the listeners have only one. It saves a system call
@@ -69,6 +72,11 @@ impl ServerState {
     #[cold]
     pub(crate) fn log(&self, record: &Record<'_>) {
         osier::shield(|| (self.log)(record));
+    }
+
+    /// Whether memory is too short for further connections and requests.
+    pub(crate) fn lacks_memory(&self) -> bool {
+        memory::pressure() == Pressure::Critical && !self.is_for_operators
     }
 
     /// Makes the byte stream of a new connection.

@@ -78,7 +78,7 @@ pub(crate) fn accept(service: &Service, listener: &Listener) {
         }
     };
     loop {
-        while memory::pressure() == Pressure::Critical && !osier::fiber::is_cancelled() {
+        while shared.lacks_memory() && !osier::fiber::is_cancelled() {
             say(format_args!(
                 "the memory limit is near: new connections wait in the accept backlog"
             ));

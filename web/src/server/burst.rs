@@ -28,7 +28,7 @@ use matchit::Params;
 use osier::Cancelled;
 use osier::fiber::RequestWords;
 use osier::io::HalfClose;
-use osier::memory::{self, Account, Charge, Pressure};
+use osier::memory::{Account, Charge};
 use osier_http::path::Path;
 use osier_http::{BodyDecoder, BodyLength, Head, HeadScanner, Limits, Outline, Reject, Slots, Version};
 
@@ -739,7 +739,7 @@ impl<'b> Burst<'b> {
         // After a panic there is no answer, so the server sends its own.
         if let Some(received) = received {
             let _ = self.catch(head, || answer = Some(received.answer(request)));
-        } else if memory::pressure() == Pressure::Critical {
+        } else if self.peer.worker.server.lacks_memory() {
             answer = Some(Response::overloaded().into());
         } else if found.around.depth() > 0 {
             let handler = endpoint.map(|endpoint| &endpoint.handler);

@@ -112,6 +112,7 @@ pub struct Server {
     rates: Rates,
     max_connections: usize,
     max_connections_per_client: Option<u32>,
+    is_for_operators: bool,
     trusted: Option<Trusted>,
     #[cfg(feature = "tls")]
     tls: Option<osier_tls::Acceptor>,
@@ -135,6 +136,7 @@ impl Server {
             rates: Rates::default(),
             max_connections: usize::MAX,
             max_connections_per_client: None,
+            is_for_operators: false,
             trusted: None,
             #[cfg(feature = "tls")]
             tls: None,
@@ -186,6 +188,15 @@ impl Server {
     /// of that share in any case, also where other code has taken all the rest.
     pub fn max_connections(mut self, count: usize) -> Self {
         self.max_connections = count;
+        self
+    }
+
+    /// Has the server accept connections and call its handler although the limit of memory is near ([`osier::memory`]), for the few clients
+    /// who must see then what holds the memory, or whether the process is well. The handler should take little. Set
+    /// [`max_connections`](Server::max_connections), too: nothing else bounds what these clients add. Their idle connections are closed, as
+    /// those of other servers. Default: such requests get 503.
+    pub fn for_operators(mut self) -> Self {
+        self.is_for_operators = true;
         self
     }
 
@@ -495,6 +506,7 @@ impl Server {
             timeouts: self.timeouts,
             rates: self.rates,
             max_connections: self.max_connections,
+            is_for_operators: self.is_for_operators,
             clients: self.max_connections_per_client.map(Clients::new),
             bound,
             trusted: self.trusted,

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock, mpsc};
 use std::time::Duration;
 
-use osier::memory::{self, Account};
+use osier::memory::{self, Account, Pressure};
 use osier::sync::Event;
 use osier_web::{
     CloseReason, ConnectionEvent, Connections, IntoResponse, Request, Route, Router, Server, Timeouts, ws,
@@ -362,6 +362,27 @@ fn near_the_limit_a_call_of_grpc_over_http_1_goes_on_in_silence() {
         assert_eq!(silent.reply().status, 408);
         call.send("1\r\ny\r\n0\r\n\r\n");
         assert_eq!(call.chunks(), b"whole");
+        FREE.set();
+        assert_eq!(other.reply().text(), "has waited");
+    });
+}
+
+#[test]
+fn near_the_limit_a_server_for_operators_answers_new_connections() {
+    static FREE: Event = Event::new();
+    let name = "memory::near_the_limit_a_server_for_operators_answers_new_connections";
+    in_a_small_child(name, || {
+        let greedy = |_: &mut Request<'_>| {
+            let _all = Account::named("greedy").charge(memory::limit().expect("the child has one"));
+            FREE.wait();
+            "has waited"
+        };
+        let site = site(Router::new().get("/greedy", greedy));
+        let operators = site_with(Server::new(Router::new().get("/", |_| "fine")).for_operators());
+        let mut other = site.connect();
+        other.send("GET /greedy HTTP/1.1\r\nHost: t\r\n\r\n");
+        eventually("memory is short", || memory::pressure() == Pressure::Critical);
+        assert_eq!(operators.get("/").text(), "fine");
         FREE.set();
         assert_eq!(other.reply().text(), "has waited");
     });
