@@ -49,8 +49,9 @@ const SMALL: usize = 16 << 10;
 pub(super) struct Linger {
     left: u64,
     deadline: Option<Instant>,
-    /// The bytes that the client had not acknowledged at some time, at most a write timeout ago.
-    untaken: Option<(usize, Instant)>,
+    /// The bytes that the client had not acknowledged at some time, at most a write timeout ago. There are none if they were [`SMALL`] at
+    /// the beginning. Boxed, because nearly all connections have none.
+    untaken: Option<Box<(usize, Instant)>>,
     /// When the client has last sent something. A wake-up without bytes, such as those of an upgrade, does not count.
     heard: Instant,
     /// Whether this end has shut its reading direction down.
@@ -119,11 +120,14 @@ impl Linger {
             Some(count @ 2..) if self.left > 0 && !link.worker.draining.get() => count,
             _ => return false,
         };
-        let (before, since) = *self.untaken.get_or_insert((untaken, now));
+        if self.untaken.is_none() && untaken <= SMALL {
+            return false;
+        }
+        let (before, since) = **self.untaken.get_or_insert_with(|| Box::new((untaken, now)));
         if now.saturating_duration_since(since) < link.worker.server.timeouts.write {
             return true;
         }
-        self.untaken = Some((untaken, now));
+        self.untaken = Some(Box::new((untaken, now)));
         let goes_on = socket.progressed(Some(before));
         if !goes_on {
             Link::abandon(socket);

@@ -452,7 +452,11 @@ impl Conn {
                     // A close alone would drop these bytes if the client has sent more meanwhile.
                     let _ = link.socket().shutdown(Shutdown::Write);
                 }
-                self.leave(reason)
+                match reason {
+                    CloseReason::LastResponse => self.leave(reason),
+                    // A response that is not whole has no proper end.
+                    _ => self.close(reason),
+                }
             }
             After::Linger(reason) => {
                 let reason = link.end_for(reason);
