@@ -1,7 +1,7 @@
 //! Whether programs of this repository use what a change takes out of the public API, or adds to types and traits of theirs.
 //!
-//! The lists of `docs/internal/api` have one item a line, so an item that has gone or has changed is a line that is there no more. Of the new
-//! items those count that a program may have to know: variants, fields, and functions of traits. Names are compared, and nothing else: a program
+//! The lists of `docs/internal/api` have one item a line, so an item that has gone or has changed is a line that is there no more. New
+//! items count if a program may have to know them: variants, fields, and functions of traits. Names are compared, and nothing else: a program
 //! that has a name of its own that is equal counts as a user, and one that uses an item without a name, such as an implementation of a trait for
 //! a type that it does not name, does not.
 
