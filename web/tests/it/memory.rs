@@ -57,6 +57,15 @@ pub fn counts() -> (
     (begun, count)
 }
 
+/// A handler that takes the whole limit until it is let go.
+pub fn greedy(free: &'static Event) -> impl Fn(&mut Request<'_>) -> &'static str + Send + Sync + 'static {
+    move |_| {
+        let _all = Account::named("greedy").charge(memory::limit().expect("the child has one"));
+        free.wait();
+        "has waited"
+    }
+}
+
 /// The server holds nothing any more, and serves.
 fn is_as_before(site: &Site, account: Account) {
     eventually("the charges are gone", || {
@@ -231,14 +240,9 @@ fn near_the_limit_handlers_whose_bodies_do_not_come_wait_no_longer() {
     static FREE: Event = Event::new();
     let name = "memory::near_the_limit_handlers_whose_bodies_do_not_come_wait_no_longer";
     in_a_small_child(name, || {
-        let greedy = |_: &mut Request<'_>| {
-            let _all = Account::named("greedy").charge(memory::limit().expect("the child has one"));
-            FREE.wait();
-            "has waited"
-        };
         let (begun, count) = counts();
         let router = Router::new().get("/", |_| "fine").post("/count", count);
-        let server = Server::new(router.get("/greedy", greedy)).timeouts(Timeouts {
+        let server = Server::new(router.get("/greedy", greedy(&FREE))).timeouts(Timeouts {
             body: Duration::from_secs(600),
             ..Timeouts::default()
         });
@@ -288,7 +292,7 @@ fn near_the_limit_bytes_that_have_arrived_keep_their_connection() {
     in_a_small_child(name, || {
         let (blocks, goes_on) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
         let (is_blocked, may_go_on) = (blocks.clone(), goes_on.clone());
-        let greedy = move |_: &mut Request<'_>| {
+        let busy = move |_: &mut Request<'_>| {
             let _all = Account::named("greedy").charge(memory::limit().expect("the child has one"));
             is_blocked.store(1, Relaxed);
             while may_go_on.load(Relaxed) == 0 {
@@ -298,7 +302,7 @@ fn near_the_limit_bytes_that_have_arrived_keep_their_connection() {
             "has waited"
         };
         let (begun, count) = counts();
-        let server = Server::new(Router::new().post("/count", count).get("/greedy", greedy));
+        let server = Server::new(Router::new().post("/count", count).get("/greedy", busy));
         let site = site_with(1, server, |server| server.bind("127.0.0.1:0"));
         let post = "POST /count HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n";
         // The first one has waited longest.
@@ -339,13 +343,8 @@ fn near_the_limit_a_call_of_grpc_over_http_1_goes_on_in_silence() {
                 }
             }
         });
-        let greedy = |_: &mut Request<'_>| {
-            let _all = Account::named("greedy").charge(memory::limit().expect("the child has one"));
-            FREE.wait();
-            "has waited"
-        };
         let (begun, count) = counts();
-        let router = Router::new().post("/count", count).get("/greedy", greedy);
+        let router = Router::new().post("/count", count).get("/greedy", greedy(&FREE));
         let site = site(router.fallback(backend.streaming_proxy().handler()));
         let chunked = "HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n";
         let mut call = site.connect();
@@ -372,13 +371,9 @@ fn near_the_limit_a_server_for_operators_answers_new_connections() {
     static FREE: Event = Event::new();
     let name = "memory::near_the_limit_a_server_for_operators_answers_new_connections";
     in_a_small_child(name, || {
-        let greedy = |_: &mut Request<'_>| {
-            let _all = Account::named("greedy").charge(memory::limit().expect("the child has one"));
-            FREE.wait();
-            "has waited"
-        };
-        let site = site(Router::new().get("/greedy", greedy));
-        let operators = site_with(Server::new(Router::new().get("/", |_| "fine")).for_operators());
+        let site = site(Router::new().get("/greedy", greedy(&FREE)));
+        let server = Server::new(Router::new().get("/", |_| "fine")).for_operators();
+        let operators = site_with(1, server, |server| server.bind("127.0.0.1:0"));
         let mut other = site.connect();
         other.send("GET /greedy HTTP/1.1\r\nHost: t\r\n\r\n");
         eventually("memory is short", || memory::pressure() == Pressure::Critical);

@@ -11,7 +11,7 @@ use osier_web::{Request, Router, Server, Timeouts};
 
 use super::client::Client;
 use crate::common::{arrived, eventually, site, site_with};
-use crate::memory::{counts, in_a_small_child};
+use crate::memory::{counts, greedy, in_a_small_child};
 
 #[test]
 fn near_the_limit_streams_behind_one_that_waits_are_refused_and_may_come_again() {
@@ -39,14 +39,9 @@ fn near_the_limit_streams_behind_one_that_waits_are_refused_and_may_come_again()
 fn near_the_limit_streams_whose_bodies_do_not_come_are_reset() {
     let test = "h2::memory::near_the_limit_streams_whose_bodies_do_not_come_are_reset";
     in_a_small_child(test, || {
-        let greedy = |_: &mut Request<'_>| {
-            let _all = Account::named("greedy").charge(memory::limit().expect("the child has one"));
-            FREE.wait();
-            "has waited"
-        };
         let (begun, count) = counts();
         let router = Router::new().get("/", |_| "hello").post("/count", count);
-        let server = Server::new(router.get("/greedy", greedy)).timeouts(Timeouts {
+        let server = Server::new(router.get("/greedy", greedy(&FREE))).timeouts(Timeouts {
             body: Duration::from_secs(600),
             ..Timeouts::default()
         });
