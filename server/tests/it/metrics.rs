@@ -463,7 +463,7 @@ fn promtool_has_no_complaint() {
     });
     let folder = testkit::Folder::new();
     for (name, rules, count) in [
-        ("alerts", document("grafana/alerts.yml"), 9),
+        ("alerts", document("grafana/alerts.yml"), 10),
         ("dashboard", rules, count),
     ] {
         folder.write(name, rules);
