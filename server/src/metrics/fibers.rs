@@ -30,7 +30,8 @@ static IS_DUMPING: AtomicBool = AtomicBool::new(false);
 /// A dump that would bring the process near its limit of memory is refused.
 ///
 /// # Suspends
-/// Until all workers have answered, for a second at most, and half a second more for the requests.
+/// Until all workers have answered, for a second at most, and half a second more for the requests; then until the memory of the names is
+/// given back.
 pub fn page() -> Response {
     let is_short = memory::limit().is_some_and(|limit| limit.saturating_sub(memory::held()) < NAMES);
     if is_short {

@@ -155,6 +155,7 @@ impl Conn {
             return AfterBurst::End;
         }
         let mut linger = Linger::begin();
+        // Notes how much is on its way now: the first look compares with it.
         linger.is_taken(&self.link);
         let next = linger.sleep();
         self.set_stage(Stage::Linger(linger));

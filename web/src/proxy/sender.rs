@@ -288,7 +288,11 @@ impl Sender {
         Ok(())
     }
 
-    /// Sends the head and up to `most` bytes of the spool's file.
+    /// Sends the head and up to `most` bytes of the spool's file. Its bytes count as taken when the call returns.
+    ///
+    /// # Suspends
+    ///
+    /// While the socket takes no bytes, and while bytes come from the disk.
     fn send_file(&mut self, stream: &Transport, most: u64) -> io::Result<()> {
         let Some((spool, file)) = self.spool.as_ref().and_then(|spool| Some((spool, spool.file()?))) else {
             unreachable!("only a body in a file")
